@@ -1,0 +1,1 @@
+"""The engine: trees, verification, acceptance, cache, drafts."""

@@ -1,0 +1,1 @@
+"""Drafters: cheap guesses that the target verifies."""

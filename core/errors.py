@@ -1,0 +1,69 @@
+"""Every error a user can cause, as a tree: the names say what went wrong, the text says what to do."""
+
+
+class MMSpecError(Exception):
+    """Base of all errors raised on purpose by this package."""
+
+
+class OptionError(MMSpecError, ValueError):
+    """An option is unknown, or its value is outside what is accepted."""
+
+
+class UnsupportedOption(OptionError):
+    """A known option of transformers that cannot be honoured without changing the answer."""
+
+
+class PromptError(MMSpecError, ValueError):
+    """The prompt cannot be decoded from: empty, of a wrong shape, or of ids the model does not have."""
+
+
+class ContextOverflow(PromptError):
+    """The prompt (with what was asked for) does not fit the model's context."""
+
+
+class ModelError(MMSpecError):
+    """The model cannot be used as a target."""
+
+
+class UnsupportedModel(ModelError, ValueError):
+    """A model whose cache or attention cannot be rolled back to a verified path."""
+
+
+class ModelNotFound(ModelError, FileNotFoundError):
+    """No weights under the given name or folder."""
+
+
+class TokenizerMismatch(ModelError, ValueError):
+    """The tokenizer can produce ids for which the model has no row."""
+
+
+class NumericalError(ModelError, ArithmeticError):
+    """Logits hold NaN or +Inf, or a row has no finite entry: nothing can be drawn from it."""
+
+
+class MemoryBudgetExceeded(MMSpecError, MemoryError):
+    """A request would not fit the memory budget; raised before work starts."""
+
+
+class ConstraintError(MMSpecError, ValueError):
+    """A constraint (grammar, compliance, budget) cannot be satisfied or compiled."""
+
+
+class ConstraintConflict(ConstraintError):
+    """Bans and constraint together leave no legal token."""
+
+
+class EngineBusy(MMSpecError, RuntimeError):
+    """The engine serves another request and was asked not to wait."""
+
+
+class SessionError(MMSpecError, ValueError):
+    """A saved session cannot be read, or belongs to another model."""
+
+
+class Cancelled(MMSpecError):
+    """The request was cancelled by its caller; engine and session stay usable."""
+
+
+class DrafterWarning(UserWarning):
+    """A drafter failed and was dropped for the rest of the request; the answer is unaffected."""

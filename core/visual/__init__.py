@@ -1,0 +1,1 @@
+"""What the target has seen: features, stored segments, compression."""

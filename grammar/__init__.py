@@ -1,0 +1,1 @@
+"""JSON-Schema state machine: constraint, forced runs, drafts."""

@@ -1,0 +1,1 @@
+"""Benchmarks: both arms in one process, in turn, as ratios."""

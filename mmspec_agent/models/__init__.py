@@ -1,0 +1,1 @@
+"""Models that work offline, and how any other is found."""

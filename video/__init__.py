@@ -1,0 +1,1 @@
+"""Frames in; drafts and frozen KV out."""
