@@ -1,0 +1,72 @@
+"""The drafter's side of a step: what it sees, what it returns, what it is told afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+
+from ..constraint import Constraint
+from ..noise import ReplyNoise
+from ..tree import DraftTree
+
+
+@dataclass(frozen=True)
+class DraftView:
+    """What a drafter may look at when it proposes.
+
+    ``tokens``: prompt and reply so far, committed, pending ones included (do not keep or change it);
+    ``prompt_length`` of them are the prompt. ``constraint``: a fork at the current position, or None; fork it
+    again before moving it. ``noise`` is the noise the target's own draw will use, ``leaves`` what other
+    drafters proposed in this step already. ``hidden`` [rows, width]: hidden states of the last verified path,
+    only for drafters that need them.
+    """
+
+    tokens: Sequence[int]
+    prompt_length: int
+    constraint: Constraint | None = None
+    noise: ReplyNoise | None = None
+    leaves: DraftTree | None = None
+    hidden: torch.Tensor | None = None
+    remaining: int = 1 << 30
+    """How many more tokens the reply may have: deeper guesses are wasted."""
+
+
+class Outcome(NamedTuple):
+    """What became of a step: the verified tree, the accepted nodes in order, the tokens emitted."""
+
+    tree: DraftTree
+    accepted: tuple[int, ...]
+    emitted: tuple[int, ...]
+
+
+class DraftState(Protocol):
+    """A drafter's state in one session."""
+
+    def propose(self, view: DraftView, budget: int) -> DraftTree:
+        """At most ``budget`` guesses; an empty tree if there is nothing to say."""
+        ...
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a step's outcome; called after every verified tree."""
+        ...
+
+
+class Drafter(Protocol):
+    """A source of guesses. Wrong guesses cost time, never the answer."""
+
+    @property
+    def name(self) -> str:
+        """Label of its nodes in statistics and trace."""
+        ...
+
+    @property
+    def needs_hidden(self) -> bool:
+        """Whether the target has to hand over hidden states."""
+        ...
+
+    def open(self) -> DraftState:
+        """A state for a new session; sessions share nothing."""
+        ...
