@@ -74,9 +74,7 @@ class ReplyNoise:
         mixed = _mix(_mix(_mix(self.seed & 0xFFFFFFFFFFFFFFFF) ^ self.reply) ^ (self.row << 1 | 1))
         return np.array([mixed & 0xFFFFFFFF, mixed >> 32], dtype=np.uint32)
 
-    def uniform(
-        self, index: int, purpose: Purpose, entries: npt.NDArray[np.int64], rank: int = 0
-    ) -> FloatArray:
+    def uniform(self, index: int, purpose: Purpose, entries: npt.NDArray[np.int64], rank: int = 0) -> FloatArray:
         """Uniform numbers in (0, 1), one for each of ``entries`` [k], at token ``index`` of the reply."""
         blocks, inverse = np.unique(entries >> 2, return_inverse=True)
         words = self._words(index, purpose, blocks, rank)

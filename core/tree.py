@@ -243,9 +243,7 @@ class TreeBuilder:
             self._scores[node] = score
         return node
 
-    def add_chain(
-        self, parent: int, tokens: Iterable[int], source: str, score: float, decay: float = 1.0
-    ) -> int:
+    def add_chain(self, parent: int, tokens: Iterable[int], source: str, score: float, decay: float = 1.0) -> int:
         """A run of tokens below ``parent``; returns its last node (``parent`` when empty)."""
         for token in tokens:
             parent = self.add(parent, token, source, score)
