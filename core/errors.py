@@ -67,3 +67,7 @@ class Cancelled(MMSpecError):
 
 class DrafterWarning(UserWarning):
     """A drafter failed and was dropped for the rest of the request; the answer is unaffected."""
+
+
+class ModelFetchError(ModelError):
+    """Weights could not be downloaded, checked, converted or stored."""
