@@ -71,3 +71,47 @@ class DrafterWarning(UserWarning):
 
 class ModelFetchError(ModelError):
     """Weights could not be downloaded, checked, converted or stored."""
+
+
+class FrameError(MMSpecError, ValueError):
+    """A picture is of a shape, type, size or value range that has no stated conversion to RGB uint8."""
+
+
+class SourceError(MMSpecError):
+    """A video source cannot be used; subclasses say in what way."""
+
+
+class SourceNotFound(SourceError, FileNotFoundError):
+    """No such file, folder, camera or picture."""
+
+
+class SourceOpenError(SourceError, OSError):
+    """The source exists, or should, but does not open: refused, damaged, or not a video."""
+
+
+class SourceOpenTimeout(SourceOpenError, TimeoutError):
+    """The source did not answer within the open time-out."""
+
+
+class SourceUndecodable(SourceError, ValueError):
+    """The source opens and promises frames, and not one of them can be decoded."""
+
+
+class SourceStalled(SourceError, TimeoutError):
+    """No frame arrived within the stall time-out, and reconnecting is switched off or impossible."""
+
+
+class SourceFrozen(SourceError):
+    """A live source repeats the same bytes: the camera is unplugged or its driver hangs."""
+
+
+class SourceLost(SourceError, ConnectionError):
+    """A live source went away and did not come back within the attempts allowed."""
+
+
+class SourceEnded(SourceError):
+    """The last frame has been given out, or the source was closed."""
+
+
+class SourceWarning(UserWarning):
+    """A source gave less than it promised, or a choice was made for the user; frames so far are good."""
