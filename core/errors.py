@@ -115,3 +115,27 @@ class SourceEnded(SourceError):
 
 class SourceWarning(UserWarning):
     """A source gave less than it promised, or a choice was made for the user; frames so far are good."""
+
+
+class SchemaError(ConstraintError):
+    """A JSON Schema is invalid, impossible, too large, or refers to what is never fetched."""
+
+
+class UnsupportedSchema(SchemaError):
+    """A JSON Schema uses keywords that cannot be enforced token by token; ``unenforced`` names each place."""
+
+    def __init__(self, message: str, unenforced: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.unenforced = unenforced
+
+
+class ToolError(ConstraintError):
+    """A tool cannot be offered: its name, its schema or the choice of tools is not usable."""
+
+
+class OutputTypeError(ConstraintError, TypeError):
+    """A ``response_format`` that is no known output type."""
+
+
+class OutputInvalid(MMSpecError, ValueError):
+    """A finished reply does not fit the type or the keywords that could only be checked afterwards."""
