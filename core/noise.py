@@ -79,12 +79,12 @@ class ReplyNoise:
         blocks, inverse = np.unique(entries >> 2, return_inverse=True)
         words = self._words(index, purpose, blocks, rank)
         picked = words[inverse, entries & 3]
-        return (picked.astype(np.float64) + 0.5) * 2.0**-32
+        return np.asarray((picked.astype(np.float64) + 0.5) * 2.0**-32)
 
     def uniforms(self, index: int, purpose: Purpose, size: int, rank: int = 0) -> FloatArray:
         """``uniform`` for the entries 0 … size-1."""
         words = self._words(index, purpose, np.arange((size + 3) // 4, dtype=np.int64), rank)
-        return (words.reshape(-1)[:size].astype(np.float64) + 0.5) * 2.0**-32
+        return np.asarray((words.reshape(-1)[:size].astype(np.float64) + 0.5) * 2.0**-32)
 
     def gumbel(
         self,

@@ -14,6 +14,16 @@ from ..tree import DraftTree
 
 
 @dataclass(frozen=True)
+class Proposal:
+    """How children are drawn in rejection mode: from w ∝ p^``beta`` (C4), with the noise of ``noise``."""
+
+    beta: float
+    noise: ReplyNoise
+    index: int
+    """Index in the reply of the token that the root's children guess."""
+
+
+@dataclass(frozen=True)
 class DraftView:
     """What a drafter may look at when it proposes.
 
@@ -32,6 +42,8 @@ class DraftView:
     hidden: torch.Tensor | None = None
     remaining: int = 1 << 30
     """How many more tokens the reply may have: deeper guesses are wasted."""
+    proposal: Proposal | None = None
+    """Set in rejection mode: children should be drawn, and the draws recorded as trials."""
 
 
 class Outcome(NamedTuple):
@@ -65,6 +77,11 @@ class Drafter(Protocol):
     @property
     def needs_hidden(self) -> bool:
         """Whether the target has to hand over hidden states."""
+        ...
+
+    @property
+    def keeps_to_constraint(self) -> bool:
+        """Whether its trees are already legal under ``view.constraint`` and extended by forced runs."""
         ...
 
     def open(self) -> DraftState:

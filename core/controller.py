@@ -1,0 +1,209 @@
+"""Cost model and ladder (SYSTEM.md C9): how many guesses a step may verify, never which token comes out.
+
+The cost of a forward is learned by rows, per step, from what was measured. A node is worth its estimated
+acceptance in plain steps saved; a tree is cut where the rate of tokens per second is highest. A waste account
+guarantees the floor: what speculation has cost beyond plain decoding and not earned back is bounded, whatever
+the drafters claim.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from .tree import EMPTY, DraftTree
+
+ROW_CLASSES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+PRIOR_SLOPE = 0.012
+"""Relative cost of one more row before anything was measured."""
+
+WASTE_LIMIT = 1.5
+"""Plain steps that failed drafts may cost before the ladder goes down to plain decoding."""
+
+WASTE_ALLOWANCE = 0.012
+"""Plain steps forgiven per emitted token: the long-run cost of hopeless drafts stays below this share."""
+
+
+class Level(IntEnum):
+    """Rungs of the ladder."""
+
+    PLAIN = 0
+    CHAIN = 1
+    TREE = 2
+
+
+class CostModel:
+    """Seconds of a verify of k rows: the running minimum-leaning mean per class of k, interpolated."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self._table: list[float] = []
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """One measured forward. Slow outliers (another process ran) move the mean less than fast ones."""
+        if rows > ROW_CLASSES[-1]:
+            return
+        self._table = []
+        key = _row_class(rows)
+        old = self._seconds.get(key)
+        if old is None:
+            self._seconds[key] = seconds
+        else:
+            rate = 0.3 if seconds < old else 0.05
+            self._seconds[key] = old + rate * (min(seconds, 2 * old) - old)
+
+    def relative(self, rows: int, to: int = 1) -> float:
+        """Cost of ``rows`` rows in units of the cost of ``to`` rows."""
+        return self._at(rows) / self._at(to)
+
+    @property
+    def curve(self) -> dict[int, float]:
+        """Measured seconds by row class."""
+        return dict(sorted(self._seconds.items()))
+
+    @property
+    def plain_seconds(self) -> float | None:
+        """Estimated seconds of a forward of one row; None before anything was measured."""
+        return self._at(1) if self._seconds else None
+
+    def _at(self, rows: int) -> float:
+        if not self._table:
+            self._table = [self._interpolated(k) for k in range(ROW_CLASSES[-1] + 1)]
+        return self._table[rows] if rows < len(self._table) else self._interpolated(rows)
+
+    def _interpolated(self, rows: int) -> float:
+        known = sorted(self._seconds.items())
+        if not known:
+            return 1.0 + PRIOR_SLOPE * (rows - 1)
+        below = [(k, s) for k, s in known if k <= rows]
+        above = [(k, s) for k, s in known if k >= rows]
+        if below and above:
+            (k0, s0), (k1, s1) = below[-1], above[0]
+            return s0 if k0 == k1 else s0 + (max(s1, s0) - s0) * (rows - k0) / (k1 - k0)
+        k, seconds = below[-1] if below else above[0]
+        return seconds * (1 + PRIOR_SLOPE * (rows - 1)) / (1 + PRIOR_SLOPE * (k - 1))
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of a step: drafting, the target's forward, and the rest (walk, commit, bookkeeping)."""
+
+    draft: float
+    verify: float
+    rest: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole step."""
+        return self.draft + self.verify + self.rest
+
+
+@dataclass
+class Controller:
+    """Chooses budgets for one engine; shared by its requests, since costs belong to model and machine."""
+
+    max_nodes: int = 64
+    max_chain: int = 16
+    enabled: bool = True
+    cost: CostModel = field(default_factory=CostModel)
+    level: Level = Level.TREE
+    changes: Counter[str] = field(default_factory=Counter)
+    ceiling: Level = Level.TREE
+    _waste: float = 0.0
+    _probe_in: int = 0
+    _probe_gap: int = 8
+    _draft_seconds: float = 0.0
+
+    def budget(self) -> int:
+        """Nodes the drafters may propose in this step; 0 means they are not asked."""
+        if not self.enabled or self.ceiling is Level.PLAIN:
+            return 0
+        if self.level is Level.PLAIN:
+            self._probe_in -= 1
+            if self._probe_in > 0:
+                return 0
+            return min(4, self.max_nodes)
+        return self.max_nodes if self.level is Level.TREE else self.max_chain
+
+    def choose(self, tree: DraftTree, pending: int, room: int) -> DraftTree:
+        """The part of ``tree`` worth verifying behind ``pending`` rows, at most ``room`` nodes."""
+        if not len(tree):
+            return tree
+        if self.level is Level.CHAIN or self.ceiling is Level.CHAIN:
+            tree = _best_chain(tree)
+        count = self._best_count(sorted(tree.scores, reverse=True), pending)
+        if self.level is Level.PLAIN:
+            count = min(count or 1, 4)
+        return tree.trim(min(count, room)) if min(count, room) else EMPTY
+
+    def _best_count(self, scores: Sequence[float], pending: int) -> int:
+        best, best_rate, gained = 0, 1.0 / self.cost.relative(pending), 1.0
+        for count, score in enumerate(scores, start=1):
+            gained += score
+            rate = gained / self.cost.relative(pending + count)
+            if rate > best_rate * 1.005:
+                best, best_rate = count, rate
+        return best
+
+    def observe(self, tree: DraftTree, pending: int, accepted: int, emitted: int, times: StepTimes) -> None:
+        """Account for a finished step."""
+        self.cost.observe(pending + len(tree), times.verify)
+        self._waste = max(0.0, self._waste - WASTE_ALLOWANCE * emitted)
+        plain = self.cost.plain_seconds or 1.0
+        extra = self.cost.relative(pending + len(tree), pending) - 1.0 + times.draft / plain
+        self._waste = max(0.0, self._waste + extra - accepted)
+        if self.level is Level.PLAIN:
+            self._after_probe(tree, accepted, extra)
+        elif self._waste > WASTE_LIMIT:
+            self.step_down("drafts cost more than they save", Level.PLAIN)
+
+    def _after_probe(self, tree: DraftTree, accepted: int, extra: float) -> None:
+        if self._probe_in > 0:
+            return
+        if len(tree) and accepted > extra:
+            self._probe_gap = 8
+            self._waste = 0.0
+            self.step_up("a probe paid", Level.TREE)
+        else:
+            self._probe_gap = min(2 * self._probe_gap, 64)
+            self._probe_in = self._probe_gap
+
+    def step_down(self, reason: str, to: Level | None = None) -> bool:
+        """One rung down (or to ``to``); False if already at the bottom."""
+        target = Level(self.level - 1) if to is None and self.level else to
+        if target is None or target >= self.level:
+            return False
+        self.changes[f"down to {target.name.lower()}: {reason}"] += 1
+        self.level = target
+        self._probe_in = self._probe_gap
+        return True
+
+    def step_up(self, reason: str, to: Level) -> None:
+        """Up to ``to``."""
+        if to > self.level:
+            self.changes[f"up to {to.name.lower()}: {reason}"] += 1
+            self.level = to
+
+    def begin_reply(self) -> None:
+        """A new reply is a new text: drafts get another chance, unless memory forbids it."""
+        self._waste = 0.0
+        self._probe_gap = 8
+        self._probe_in = 0
+        self.step_up("a new reply", self.ceiling)
+
+    def out_of_memory(self) -> bool:
+        """A forward ran out of memory: one rung down for good; False if there is none left."""
+        stepped = self.step_down("out of memory")
+        self.ceiling = min(self.ceiling, self.level)
+        return stepped
+
+
+def _best_chain(tree: DraftTree) -> DraftTree:
+    leaf = max(range(len(tree)), key=lambda node: (tree.scores[node] * tree.depths[node], -node))
+    return tree.select(tree.path(leaf))
+
+
+def _row_class(rows: int) -> int:
+    return min(ROW_CLASSES, key=lambda k: (abs(k - rows), k))

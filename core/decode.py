@@ -1,0 +1,337 @@
+"""The loop: draft, verify, accept, commit (SYSTEM.md C1–C9; EXACTNESS.md)."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from .accept import Choice, coupled, rejection
+from .constraint import Constraint
+from .controller import Controller, StepTimes
+from .drafters.base import Drafter, DraftState, DraftView, Outcome, Proposal
+from .drafting import cut_illegal, cut_tokens, extend_forced
+from .errors import Cancelled, DrafterWarning
+from .sampling import Draw, Sampler, probabilities
+from .stats import DecodeStats
+from .target import StepResult, TargetSequence
+from .tree import EMPTY, ROOT, DraftTree, merge
+
+FORCED_RUN_LIMIT = 64
+
+
+class Emitted(NamedTuple):
+    """One token of the reply: who paid for it, the constraint's state it was written in, what was kept of it."""
+
+    token: int
+    source: str
+    state: str
+    draw: Draw
+
+
+class Step(NamedTuple):
+    """What one forward brought."""
+
+    emitted: tuple[Emitted, ...]
+    finish: str | None
+    record: dict[str, Any]
+
+
+StopRule = Callable[[Draw], str | None]
+"""Called once per emitted token, after it was appended to the id buffer; a reason ends the reply."""
+
+
+@dataclass
+class Request:
+    """One reply to decode. ``tokens`` is the sequence so far; the loop appends to it."""
+
+    tokens: list[int]
+    sampler: Sampler
+    stop: StopRule
+    max_new_tokens: int
+    constraint: Constraint | None = None
+    mode: str = "coupled"
+    beta: float = 0.7
+    gamma: float = 1.0
+    cancelled: Callable[[], bool] | None = None
+    chunk: int = 512
+    skip_forced: bool = True
+    placeholder_ids: frozenset[int] = frozenset()
+
+
+@dataclass
+class OpenDrafter:
+    """A drafter and its state in the session."""
+
+    drafter: Drafter
+    state: DraftState
+    failed: bool = False
+
+
+@dataclass
+class Decoder:
+    """Decodes one request on one sequence."""
+
+    sequence: TargetSequence
+    request: Request
+    drafters: Sequence[OpenDrafter]
+    controller: Controller
+    stats: DecodeStats = field(default_factory=DecodeStats)
+    trace: Callable[[dict[str, Any]], None] | None = None
+
+    def __post_init__(self) -> None:
+        self._prompt_length = len(self.request.tokens)
+        self._index = 0
+
+    def steps(self) -> Iterator[Step]:
+        """One item per forward, until the reply ends. Closing the iterator early loses nothing."""
+        self.controller.begin_reply()
+        finish: str | None = None
+        while finish is None:
+            self._prefill()
+            started = time.perf_counter()
+            pending = self.request.tokens[self.sequence.length :]
+            tree = self._draft(len(pending))
+            drafted = time.perf_counter()
+            tree, result = self._verify(pending, tree)
+            verified = time.perf_counter()
+            accepted, emitted, finish = self._walk(tree, result)
+            self._commit(len(pending), tree, accepted, emitted)
+            times = StepTimes(drafted - started, verified - drafted, time.perf_counter() - verified)
+            record = self._account(len(pending), tree, accepted, emitted, times)
+            yield Step(tuple(emitted), finish, record)
+
+    def _prefill(self) -> None:
+        """Bring all but the last chunk into the cache, so that the step's own forward carries the rest."""
+        tokens, chunk = self.request.tokens, self.request.chunk
+        if self.sequence.length >= len(tokens):
+            self.sequence.truncate(len(tokens) - 1)
+        started = time.perf_counter()
+        while len(tokens) - self.sequence.length > chunk:
+            self._check_cancelled()
+            self.sequence.prefill(tokens[self.sequence.length : self.sequence.length + chunk])
+        self._check_cancelled()
+        self.stats.prefill_seconds += time.perf_counter() - started
+
+    def _check_cancelled(self) -> None:
+        if self.request.cancelled is not None and self.request.cancelled():
+            raise Cancelled("the request was cancelled; what was decoded so far is kept in the session")
+
+    def _draft(self, pending: int) -> DraftTree:
+        remaining = self.request.max_new_tokens - self._index - 1
+        room = min(self.sequence.max_rows - pending, remaining)
+        budget = self.controller.budget() if self.drafters and room > 0 else 0
+        if budget <= 0:
+            return EMPTY
+        trees: list[DraftTree] = []
+        for drafter in self.drafters:
+            if not drafter.failed:
+                leaves = merge(trees, budget) if trees else EMPTY
+                trees.append(self._ask(drafter, self._view(leaves, room), budget))
+        return self.controller.choose(self._within(merge(trees, budget), room), pending, budget)
+
+    def _within(self, tree: DraftTree, depth: int) -> DraftTree:
+        """Nodes past the model's context or the reply's end are cut."""
+        if tree.depth <= depth:
+            return tree
+        return tree.select([node for node in range(len(tree)) if tree.depths[node] <= depth])
+
+    def _view(self, leaves: DraftTree, remaining: int) -> DraftView:
+        request = self.request
+        constraint = request.constraint.fork() if request.constraint is not None else None
+        noise = request.sampler.noise
+        return DraftView(
+            request.tokens,
+            self._prompt_length,
+            constraint,
+            noise,
+            leaves,
+            remaining=remaining,
+            proposal=Proposal(request.beta, noise, self._index) if request.mode == "rejection" else None,
+        )
+
+    def _ask(self, drafter: OpenDrafter, view: DraftView, budget: int) -> DraftTree:
+        """A drafter's tree, made legal; a drafter that raises is dropped, the answer is unaffected."""
+        try:
+            tree = drafter.state.propose(view, budget)
+            tree = cut_tokens(tree, self.request.placeholder_ids)
+            if self.request.constraint is not None and not drafter.drafter.keeps_to_constraint:
+                tree = cut_illegal(tree, self.request.constraint)
+                tree = extend_forced(tree, self.request.constraint, budget)
+        except Exception as error:  # any failure of a guesser must leave the reply as it was
+            self._drop(drafter, error)
+            return EMPTY
+        return tree
+
+    def _drop(self, drafter: OpenDrafter, error: Exception) -> None:
+        drafter.failed = True
+        name = drafter.drafter.name
+        self.stats.dropped_drafters.append(f"{name}: {type(error).__name__}: {error}")
+        self.controller.changes[f"drafter {name} failed"] += 1
+        warnings.warn(
+            f"drafter {name!r} raised {type(error).__name__}: {error}; it is left out of this reply",
+            DrafterWarning,
+            stacklevel=2,
+        )
+
+    def _verify(self, pending: Sequence[int], tree: DraftTree) -> tuple[DraftTree, StepResult]:
+        """One forward; out of memory steps the ladder down and tries again with a smaller tree."""
+        while True:
+            try:
+                return tree, self.sequence.verify(pending, tree, self._needs_hidden)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error) or not len(tree) or not self.controller.out_of_memory():
+                    raise
+                tree = self.controller.choose(tree, len(pending), len(tree) // 2) if len(tree) > 1 else EMPTY
+                if self.controller.budget() == 0:
+                    tree = EMPTY
+
+    @property
+    def _needs_hidden(self) -> bool:
+        return any(d.drafter.needs_hidden for d in self.drafters if not d.failed)
+
+    def _walk(self, tree: DraftTree, result: StepResult) -> tuple[list[int], list[Emitted], str | None]:
+        """Down the tree with the target's own tokens; the last one is the bonus token, then what it forces."""
+        accepted: list[int] = []
+        emitted: list[Emitted] = []
+        node = ROOT
+        while True:
+            choice, draw = self._choose(tree, result, node)
+            finish = self._veto(choice.token, emitted)
+            if finish is not None:
+                return accepted, emitted, finish
+            source = "target" if choice.child is None else tree.sources[choice.child]
+            if choice.child is not None:
+                accepted.append(choice.child)
+            finish = self._emit(draw, source, emitted)
+            if finish is not None:
+                return accepted, emitted, finish
+            if choice.child is None:
+                return accepted, emitted, self._emit_forced(emitted)
+            node = choice.child
+
+    def _choose(self, tree: DraftTree, result: StepResult, node: int) -> tuple[Choice, Draw]:
+        request = self.request
+        mask = request.constraint.mask() if request.constraint is not None else None
+        if request.mode == "rejection" and node in tree.trials:
+            probs = probabilities(request.sampler.scores(result.row(node), mask))
+            choice = rejection(tree, node, probs, request.sampler.noise, self._index, request.gamma)
+            return choice, Draw(choice.token)
+        draw = request.sampler.draw(result, node, self._index, mask)
+        return coupled(tree, node, draw.token), draw
+
+    def _veto(self, token: int, emitted: list[Emitted]) -> str | None:
+        constraint = self.request.constraint
+        veto = constraint.veto(token) if constraint is not None else None
+        if veto is None:
+            return None
+        self.stats.notes["veto"] = veto.reason
+        for replacement in veto.replacement:
+            emitted.append(Emitted(replacement, "refusal", "REFUSAL", Draw(replacement)))
+            self.request.sampler.ids.append(replacement)
+        return "content_filter"
+
+    def _emit(self, draw: Draw, source: str, emitted: list[Emitted]) -> str | None:
+        constraint = self.request.constraint
+        state = "TEXT"
+        if constraint is not None:
+            constraint.advance(draw.token)
+            state = constraint.state
+        self.request.sampler.ids.append(draw.token)
+        emitted.append(Emitted(draw.token, source, state, draw))
+        self._index += 1
+        return self.request.stop(draw)
+
+    def _emit_forced(self, emitted: list[Emitted]) -> str | None:
+        """Rule A: tokens that are the only legal ones follow without a forward of their own."""
+        constraint, sampler = self.request.constraint, self.request.sampler
+        if constraint is None or not self.request.skip_forced:
+            return None
+        if sampler.processing.before or sampler.processing.keep_scores:
+            return None
+        limit = min(FORCED_RUN_LIMIT, self.request.max_new_tokens - self._index)
+        for token in constraint.forced_run(limit):
+            if constraint.veto(token) is not None:
+                return self._veto(token, emitted)
+            finish = self._emit(Draw(token, logprob=0.0), "forced", emitted)
+            if finish is not None:
+                return finish
+        return None
+
+    def _commit(self, pending: int, tree: DraftTree, accepted: list[int], emitted: list[Emitted]) -> None:
+        # Tokens first: if a signal falls between the two, the cache is merely behind.
+        self.request.tokens.extend(e.token for e in emitted)
+        self.sequence.commit(pending, accepted)
+        if not len(tree):
+            return
+        outcome = Outcome(tree, tuple(accepted), tuple(e.token for e in emitted))
+        for drafter in self.drafters:
+            if not drafter.failed:
+                try:
+                    drafter.state.observe(outcome)
+                except Exception as error:  # as in _ask
+                    self._drop(drafter, error)
+
+    def _account(
+        self, pending: int, tree: DraftTree, accepted: list[int], emitted: list[Emitted], times: StepTimes
+    ) -> dict[str, Any]:
+        stats, first = self.stats, self.stats.forwards == 0
+        stats.forwards += 1
+        stats.emitted += len(emitted)
+        stats.rows += pending + len(tree)
+        stats.drafted += len(tree)
+        stats.accepted += len(accepted)
+        stats.proposed.update(tree.sources)
+        stats.sources.update(e.source for e in emitted)
+        stats.forced += sum(e.source == "forced" for e in emitted)
+        if first:
+            stats.first_emitted = len(emitted)
+            stats.prefilled_tokens = self._prompt_length - stats.reused_tokens
+            stats.prefill_seconds += times.total
+        else:
+            stats.draft_seconds += times.draft
+            stats.verify_seconds += times.verify
+            stats.rest_seconds += times.rest
+        self.controller.observe(tree, pending, len(accepted), len(emitted), times)
+        stats.ladder = self.controller.changes.copy()
+        record = _record(stats.forwards, pending, tree, accepted, emitted, times, self.controller)
+        if self.trace is not None:
+            self.trace(record)
+        return record
+
+
+def _record(
+    step: int,
+    pending: int,
+    tree: DraftTree,
+    accepted: list[int],
+    emitted: list[Emitted],
+    times: StepTimes,
+    controller: Controller,
+) -> dict[str, Any]:
+    """One line of the trace."""
+    return {
+        "step": step,
+        "pending": pending,
+        "tokens": list(tree.tokens),
+        "parents": list(tree.parents),
+        "sources": list(tree.sources),
+        "scores": [round(score, 4) for score in tree.scores],
+        "accepted": accepted,
+        "emitted": [e.token for e in emitted],
+        "emitted_sources": [e.source for e in emitted],
+        "states": [e.state for e in emitted],
+        "level": controller.level.name.lower(),
+        "seconds": {"draft": times.draft, "verify": times.verify, "rest": times.rest},
+    }
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(error).lower()
+    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text

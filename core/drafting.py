@@ -1,0 +1,62 @@
+"""Making a drafter's tree legal: cut what may not follow, add what has to (order of a step: cut, then extend)."""
+
+from __future__ import annotations
+
+from .constraint import Constraint
+from .errors import ConstraintError
+from .tree import ROOT, DraftTree, TreeBuilder
+
+FORCED = "forced"
+FORCED_LIMIT = 32
+
+
+def cut_tokens(tree: DraftTree, banned: frozenset[int]) -> DraftTree:
+    """Without nodes that carry a banned id (picture placeholders), and what hangs from them."""
+    if not banned or banned.isdisjoint(tree.tokens):
+        return tree
+    return tree.select([node for node in range(len(tree)) if tree.tokens[node] not in banned])
+
+
+def cut_illegal(tree: DraftTree, constraint: Constraint) -> DraftTree:
+    """Without nodes the constraint's mask forbids at their place; the mask decides, not ``advance``."""
+    cursors: dict[int, Constraint] = {ROOT: constraint}
+    masks = {ROOT: constraint.mask()}
+    keep = []
+    inner = set(tree.parents)
+    for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens)):
+        if parent not in masks:
+            continue
+        mask = masks[parent]
+        if mask is not None and not mask.allows(token):
+            continue
+        if cursors[parent].veto(token) is not None:
+            continue
+        keep.append(node)
+        if node in inner:
+            cursor = cursors[parent].fork()
+            try:
+                cursor.advance(token)
+            except ConstraintError:  # nothing follows an end of sequence
+                continue
+            cursors[node] = cursor
+            masks[node] = cursor.mask()
+    return tree.select(keep)
+
+
+def extend_forced(tree: DraftTree, constraint: Constraint, budget: int) -> DraftTree:
+    """With the forced run behind every leaf, best leaves first, within ``budget`` nodes."""
+    builder = TreeBuilder()
+    builder.add_tree(tree)
+    for leaf in sorted(tree.leaves, key=lambda node: -tree.scores[node]):
+        room = budget - len(builder)
+        if room <= 0:
+            break
+        cursor = constraint.fork()
+        try:
+            for token in tree.path_tokens(leaf):
+                cursor.advance(token)
+        except ConstraintError:
+            continue
+        run = cursor.forced_run(min(room, FORCED_LIMIT))
+        builder.add_chain(leaf, run, FORCED, tree.scores[leaf])
+    return builder.build()

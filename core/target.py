@@ -1,0 +1,104 @@
+"""The target as the decoding loop sees it (SYSTEM.md C1): a protocol, so that other backends fit.
+
+Processors, samplers, constraints and drafters see logits and hidden states, never torch modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from .errors import NumericalError
+from .tree import DraftTree
+
+
+class StepResult:
+    """Logits of a forward at the last pending token (row 0) and at every draft node i (row i + 1).
+
+    ``logits`` [rows, V] stay on the device in the model's dtype; single rows are handed out on demand.
+    ``hidden`` [rows, width] only when a drafter asked for it.
+    """
+
+    def __init__(self, logits: torch.Tensor, hidden: torch.Tensor | None = None) -> None:
+        self.logits = logits
+        self.hidden = hidden
+        self._argmax: list[int] | None = None
+
+    def row(self, node: int) -> torch.Tensor:
+        """[1, V] float32 copy of the logits at ``node`` (ROOT: the last pending token)."""
+        return self.logits[node + 1 : node + 2].to(dtype=torch.float32, copy=True)
+
+    def argmax(self, node: int) -> int:
+        """The most likely token at ``node``; all rows are reduced on the device at once.
+
+        NumericalError if the row's maximum is not finite.
+        """
+        if self._argmax is None:
+            values, tokens = self.logits.max(dim=-1)
+            finite = torch.isfinite(values)
+            self._argmax = torch.where(finite, tokens, -1).tolist()
+        token = self._argmax[node + 1]
+        if token < 0:
+            raise NumericalError(
+                "the target's logits are NaN or infinite at this position; check the weights and the dtype "
+                "(float16 overflows in some models: try bfloat16 or float32)"
+            )
+        return token
+
+
+class TargetSequence(Protocol):
+    """The target together with the KV rows of one sequence."""
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        ...
+
+    @property
+    def max_rows(self) -> int:
+        """Positions still free in the model's context behind the cached tokens."""
+        ...
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Append committed tokens; no logits are computed."""
+        ...
+
+    def verify(self, pending: Sequence[int], tree: DraftTree, need_hidden: bool = False) -> StepResult:
+        """One forward over the pending chain and the tree behind it; nothing is committed yet."""
+        ...
+
+    def commit(self, pending: int, path: Sequence[int]) -> None:
+        """Keep the rows of ``pending`` tokens and of the accepted ``path`` of the last ``verify``."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Forget everything behind ``length`` tokens."""
+        ...
+
+
+class Target(Protocol):
+    """A model whose output counts."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the output layer."""
+        ...
+
+    @property
+    def context_limit(self) -> int | None:
+        """Longest sequence the model can hold, None if it does not say."""
+        ...
+
+    @property
+    def placeholder_ids(self) -> frozenset[int]:
+        """Ids that stand for picture or video features; never drafted."""
+        ...
+
+    def open(self, capacity: int) -> TargetSequence:
+        """An empty sequence with room for ``capacity`` tokens, grown on demand."""
+        ...
+
+
+CancelCheck = Callable[[], bool]

@@ -1,0 +1,87 @@
+"""What a request returns, whole or as a stream of events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from mmspec_agent.core.stats import DecodeStats
+
+
+class ToolCall(NamedTuple):
+    """A call the model made: ``arguments`` is a dict, ``id`` is unique in the reply."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class TokenInfo(NamedTuple):
+    """One token of a reply: ``source`` paid for it (target, forced, or a drafter's name), ``state`` it was written in."""
+
+    id: int
+    text: str
+    source: str
+    state: str
+    logprob: float | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A finished reply.
+
+    ``text`` is without stop strings and special tokens; ``finish_reason`` is stop, length, tool_calls or
+    content_filter; ``parsed`` is the validated object when a ``response_format`` was given.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    stats: DecodeStats
+    tokens: tuple[TokenInfo, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    parsed: Any = None
+    logprobs: tuple[float, ...] | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The reply as an assistant message for the history."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                for c in self.tool_calls
+            ]
+        return message
+
+
+class TextPiece(NamedTuple):
+    """Whole characters of the answer that will not be taken back."""
+
+    text: str
+
+
+class ToolCallPiece(NamedTuple):
+    """A piece of a tool call: ``name`` comes with the first one, ``arguments`` is JSON text to be appended."""
+
+    index: int
+    id: str
+    name: str | None
+    arguments: str
+
+
+class StepPiece(NamedTuple):
+    """What one forward brought: the tokens, and the step's trace record."""
+
+    tokens: tuple[TokenInfo, ...]
+    record: dict[str, Any]
+
+
+class Done(NamedTuple):
+    """The last event of a stream."""
+
+    reply: Reply
+
+
+Event = TextPiece | ToolCallPiece | StepPiece | Done

@@ -1,0 +1,122 @@
+"""Tokens to text, step by step: whole characters, and nothing that a stop string could take back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+REPLACEMENT = "\ufffd"
+
+
+class Stopped(NamedTuple):
+    """A stop string was completed by token ``tokens`` - 1; the answer is ``text``."""
+
+    tokens: int
+    text: str
+
+
+class Detokenizer:
+    """Text of a growing list of ids; decodes only a short window per step."""
+
+    def __init__(self, tokenizer: Any, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._ids: list[int] = []
+        self._window = 0
+        self._read = 0
+        self.text = ""
+
+    def add(self, ids: Sequence[int]) -> str:
+        """Append ids; returns the whole characters they completed."""
+        self._ids.extend(ids)
+        before = self._decode(self._ids[self._window : self._read])
+        now = self._decode(self._ids[self._window :])
+        if len(now) <= len(before) or now.endswith(REPLACEMENT):
+            return ""
+        new = now[len(before) :]
+        self._window, self._read = self._read, len(self._ids)
+        self.text += new
+        return new
+
+    def flush(self) -> str:
+        """What is left at the end, incomplete characters as replacement characters."""
+        before = self._decode(self._ids[self._window : self._read])
+        new = self._decode(self._ids[self._window :])[len(before) :]
+        self._window, self._read = self._read, len(self._ids)
+        self.text += new
+        return new
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        if not ids:
+            return ""
+        text = self._tokenizer.decode(list(ids), skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)
+        return str(text)
+
+
+class TextStream:
+    """Splits an answer into pieces safe to show: stop strings are found over token and step borders."""
+
+    def __init__(self, tokenizer: Any, stop_strings: Sequence[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._stops = tuple(s for s in stop_strings if s)
+        self._detokenizer = Detokenizer(tokenizer)
+        self._ids: list[int] = []
+        self._shown = 0
+
+    @property
+    def text(self) -> str:
+        """All text so far, shown or held back."""
+        return self._detokenizer.text
+
+    def add(self, ids: Sequence[int]) -> Stopped | None:
+        """Append a step's ids; says so if they complete a stop string."""
+        start = len(self.text)
+        self._ids.extend(ids)
+        self._detokenizer.add(ids)
+        at = self._find_stop(start)
+        if at is None:
+            return None
+        text = self.text[:at]
+        count = self._tokens_until_stop(len(self._ids) - len(ids))
+        self._detokenizer.text = text
+        return Stopped(count, text)
+
+    def piece(self, held_back: int = 0) -> str:
+        """What may be shown now and was not yet; ``held_back`` more characters are kept for others' reasons."""
+        safe = len(self.text) - max(self._possible_stop(), held_back)
+        new = self.text[self._shown : safe]
+        self._shown = max(self._shown, safe)
+        return new
+
+    def finish(self, stopped: bool = False) -> str:
+        """The last piece."""
+        if not stopped:
+            self._detokenizer.flush()
+        new = self.text[self._shown :]
+        self._shown = len(self.text)
+        return new
+
+    def _find_stop(self, start: int) -> int | None:
+        longest = max(map(len, self._stops), default=0)
+        found = [self.text.find(s, max(0, start - longest + 1)) for s in self._stops]
+        return min((at for at in found if at >= 0), default=None)
+
+    def _tokens_until_stop(self, first: int) -> int:
+        """How many ids are needed until the text holds a stop string; only the last step's are in question."""
+        for count in range(first + 1, len(self._ids)):
+            decoder = Detokenizer(self._tokenizer)
+            decoder.add(self._ids[:count])
+            decoder.flush()
+            if any(s in decoder.text for s in self._stops):
+                return count
+        return len(self._ids)
+
+    def _possible_stop(self) -> int:
+        """Length of the longest end of the text that could still become a stop string."""
+        best = 0
+        for stop in self._stops:
+            for size in range(min(len(stop) - 1, len(self.text)), best, -1):
+                if self.text.endswith(stop[:size]):
+                    best = size
+                    break
+        return best
