@@ -115,7 +115,8 @@ def _to_uint8(array: npt.NDArray[Any], bit_depth: int) -> npt.NDArray[np.uint8]:
                 f"a float picture with values {low:g} to {high:g} was given; accepted are finite floats within 0..1. "
                 "Divide by its maximum, or convert to uint8 yourself."
             )
-        return np.rint(np.clip(array.astype(np.float32), 0.0, 1.0) * 255.0).astype(np.uint8)
+        levels: npt.NDArray[np.uint8] = np.rint(np.clip(array.astype(np.float32), 0.0, 1.0) * 255.0).astype(np.uint8)
+        return levels
     raise FrameError(f"a picture of type {array.dtype} was given; accepted are uint8, uint16, bool and floats in 0..1")
 
 
