@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HUB_TIMEOUT_SECONDS = 5.0
 
 DTYPES = {
     "auto": "auto",
@@ -119,6 +120,9 @@ def load(
         raise OptionError("device and device_map both say where the weights go: give one of them.")
     torch_dtype = resolve_dtype(dtype)
     location = locate(name)
+    if not location.is_local and "local_files_only" not in options and not _hub_answers(location, options.get("token")):
+        # Otherwise each file would be retried for half a minute before the Hub's own cache is looked at.
+        options["local_files_only"] = True
     shared = {key: value for key, value in options.items() if key in _SHARED}
     try:
         return _load(location, torch_dtype, device, options, shared)
@@ -154,6 +158,20 @@ def _load(location: Location, dtype: Any, device: Any, options: dict[str, Any], 
     if "device_map" not in options and not getattr(model, "is_quantized", False):
         model = model.to(_default_device() if device is None else device)
     return LoadedModel(model.eval(), tokenizer, processor, location)
+
+
+def _hub_answers(location: Location, token: Any) -> bool:
+    """Whether the Hub can be reached at all, whatever it says about this repository."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi(token=token).model_info(location.path, timeout=_HUB_TIMEOUT_SECONDS)
+    except (HfHubHTTPError, ValueError):
+        return True
+    except Exception:  # the kind depends on the HTTP library: name resolution, refusal, time-out, offline mode
+        return False
+    return True
 
 
 def reads_pictures(config: Any) -> bool:
