@@ -1,24 +1,32 @@
-# `make demo` and `make test` set everything up by themselves, in .venv.
-PYTHON ?= python3
+# `make demo` and `make test` set everything up by themselves, in .venv. Only Python 3.11 or newer and make are needed.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
+	$$each -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$each && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -q
 
-.PHONY: setup demo test quick check format lint types imports bench clean
+.PHONY: setup demo test quick check format lint types imports bench build clean
 
+# The model is asked for each time: it lives outside .venv, and is there at once when it is there already.
 setup: $(STAMP)
+	@$(BIN)/mmspec models get reference-lm >/dev/null
 
 $(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11' >&2; exit 1; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
-	$(BIN)/mmspec models get reference-lm
-	touch $(STAMP)
+	@echo 'Installing the dependencies; the first time this takes a few minutes.'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
 
 demo: setup
 	$(BIN)/mmspec demo
+
+bench: setup
+	$(BIN)/mmspec bench text
 
 test: setup
 	$(PYTEST)
@@ -42,5 +50,8 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 
+build: setup
+	$(BIN)/python -m build --no-isolation
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

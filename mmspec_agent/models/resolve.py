@@ -137,9 +137,9 @@ def load(
 def load_model(
     name: str | Path, *, dtype: "str | torch.dtype | None" = None, device_map: Any = None, **options: Any
 ) -> tuple[Any, Any]:
-    """Model and tokenizer of `name`, for those who need no more; see `load`."""
+    """Model and what turns messages into its input: the processor if there is one, else the tokenizer; see `load`."""
     loaded = load(name, dtype=dtype, device_map=device_map, **options)
-    return loaded.model, loaded.tokenizer
+    return loaded.model, loaded.tokenizer if loaded.processor is None else loaded.processor
 
 
 def resolve_dtype(dtype: "str | torch.dtype | None") -> "str | torch.dtype":
