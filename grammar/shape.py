@@ -1,0 +1,292 @@
+"""The shape of a reply as a tree of nodes that can finish any text begun under it (SYSTEM.md G5).
+
+A node answers one question: given the bytes written so far, where does its text end, or, if they run out
+inside it, what is a short suffix that completes it. llguidance alone decides what is legal; a proposed suffix
+is verified against its masks before anything depends on it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from .regex import Automaton
+
+
+class Reading(NamedTuple):
+    """``end``: where the node's text may stop; ``tail``: a suffix that completes it where the data ran out."""
+
+    end: int | None
+    tail: bytes | None
+
+
+FAILED = Reading(None, None)
+_SEALED = "_shortest_text"
+
+
+class Node(Protocol):
+    """A part of a reply."""
+
+    def read(self, data: bytes, at: int) -> Reading:
+        """How ``data[at:]`` begins this node's text."""
+        ...
+
+
+def literal_read(text: bytes, data: bytes, at: int) -> Reading:
+    """Reading of a fixed text."""
+    rest = data[at : at + len(text)]
+    if rest == text:
+        return Reading(at + len(text), b"" if at + len(text) == len(data) else None)
+    if len(rest) < len(text) and text.startswith(rest):
+        return Reading(None, text[len(rest) :])
+    return FAILED
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A fixed text."""
+
+    text: bytes
+
+    def read(self, data: bytes, at: int) -> Reading:
+        return literal_read(self.text, data, at)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of many fixed texts (an enum); ``texts`` sorted."""
+
+    texts: tuple[bytes, ...]
+
+    @cached_property
+    def _known(self) -> frozenset[bytes]:
+        return frozenset(self.texts)
+
+    @cached_property
+    def _lengths(self) -> tuple[int, ...]:
+        return tuple(sorted({len(t) for t in self.texts}))
+
+    @cached_property
+    def _shortest(self) -> bytes:
+        return min(self.texts, key=len)
+
+    def read(self, data: bytes, at: int) -> Reading:
+        rest = data[at:]
+        if not rest:
+            return Reading(None, self._shortest)
+        end = next(
+            (at + n for n in reversed(self._lengths) if data[at : at + n] in self._known and at + n <= len(data)), None
+        )
+        begun = [t[len(rest) :] for t in self._starting(rest)]
+        return Reading(end, min(begun, key=len, default=None))
+
+    def _starting(self, prefix: bytes) -> Iterator[bytes]:
+        for index in range(bisect_left(self.texts, prefix), len(self.texts)):
+            if not self.texts[index].startswith(prefix):
+                return
+            yield self.texts[index]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Free text under a regular expression that has to match as a whole."""
+
+    automaton: Automaton
+
+    def read(self, data: bytes, at: int) -> Reading:
+        text = data[at:].decode("utf-8", "ignore")
+        more = self.automaton.finish(text)
+        return FAILED if more is None else Reading(len(data) if more == "" else None, more.encode())
+
+
+@dataclass(frozen=True)
+class Until:
+    """Any text up to and including ``stop``."""
+
+    stop: bytes
+
+    def read(self, data: bytes, at: int) -> Reading:
+        found = data.find(self.stop, at)
+        if found >= 0:
+            end = found + len(self.stop)
+            return Reading(end, b"" if end == len(data) else None)
+        for overlap in range(min(len(self.stop) - 1, len(data) - at), 0, -1):
+            if data.endswith(self.stop[:overlap]):
+                return Reading(None, self.stop[overlap:])
+        return Reading(None, mended(data[at:]) + self.stop)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several nodes."""
+
+    options: tuple[Node, ...]
+
+    def read(self, data: bytes, at: int) -> Reading:
+        readings = [option.read(data, at) for option in self.options]
+        end = max((r.end for r in readings if r.end is not None), default=None)
+        tail = min((r.tail for r in readings if r.tail is not None), key=len, default=None)
+        return Reading(end, tail)
+
+
+@dataclass(frozen=True)
+class Sequence_:
+    """Nodes one after another."""
+
+    parts: tuple[Node, ...]
+
+    def read(self, data: bytes, at: int) -> Reading:
+        for index, part in enumerate(self.parts):
+            reading = part.read(data, at)
+            best: bytes | None = None
+            if reading.tail is not None:
+                rest = shortest_of(self.parts[index + 1 :])
+                best = None if rest is None else reading.tail + rest
+            if reading.end is None or (reading.end == len(data) and best is not None):
+                # A part that is complete where the data ends may be followed at once, or go on.
+                last = index == len(self.parts) - 1
+                return Reading(reading.end if last else None, best)
+            at = reading.end
+        return Reading(at, b"" if at == len(data) else None)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A node ``least`` to ``most`` times with a separator between."""
+
+    item: Node
+    separator: bytes
+    least: int
+    most: int | None
+
+    def read(self, data: bytes, at: int) -> Reading:
+        count = 0
+        while True:
+            reading = self.item.read(data, at)
+            if reading.end is None or (reading.end == len(data) and reading.tail):
+                if reading.tail is None:
+                    return Reading(at, None) if count >= self.least else FAILED
+                rest = self._rest(count + 1)
+                return Reading(None, None if rest is None else reading.tail + rest)
+            at, count = reading.end, count + 1
+            if at == len(data):
+                rest = self._rest(count)
+                return Reading(at if rest == b"" else None, rest)
+            if self.most is not None and count >= self.most:
+                return Reading(at, None)
+            between = literal_read(self.separator, data, at)
+            if between.end is None:
+                if between.tail is None:
+                    return Reading(at, None) if count >= self.least else FAILED
+                # A begun separator has to be followed by one more, unless it also begins what comes after.
+                rest, item = self._rest(count + 1), shortest(self.item)
+                end = at if count >= self.least else None
+                return Reading(end, None if rest is None or item is None else between.tail + item + rest)
+            at = between.end
+
+    def _rest(self, count: int) -> bytes | None:
+        item = shortest(self.item)
+        return None if item is None else (self.separator + item) * max(0, self.least - count)
+
+
+@dataclass
+class Reference:
+    """A node defined elsewhere, possibly around this one; ``known`` is its shortest text once found."""
+
+    name: str
+    target: Node | None = None
+    known: bytes | None = None
+
+    def read(self, data: bytes, at: int) -> Reading:
+        if at == len(data):
+            return Reading(None, self.known)
+        assert self.target is not None
+        return self.target.read(data, at)
+
+
+def shortest(node: Node) -> bytes | None:
+    """The shortest whole text of a node, None if it has no finite one."""
+    known = node.__dict__.get(_SEALED, node)
+    return node.read(b"", 0).tail if known is node else known
+
+
+def shortest_of(nodes: Sequence[Node]) -> bytes | None:
+    """The shortest text of several nodes in a row."""
+    texts = [shortest(node) for node in nodes]
+    return None if any(t is None for t in texts) else b"".join(t for t in texts if t is not None)
+
+
+def children(node: Node) -> Iterator[Node]:
+    """Direct parts of a node, a reference's target among them."""
+    for value in list(vars(node).values()):
+        yield from _nodes(value)
+
+
+def _nodes(value: object) -> Iterator[Node]:
+    if hasattr(value, "read"):
+        yield value  # type: ignore[misc]
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _nodes(part)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """A node and all its parts, through references, each once."""
+    seen, todo = set(), [node]
+    while todo:
+        here = todo.pop()
+        if id(here) not in seen:
+            seen.add(id(here))
+            yield here
+            todo.extend(children(here))
+
+
+def settle(root: Node) -> None:
+    """Find the shortest texts of mutually recursive nodes, by fixed point, and note them in every node."""
+    nodes = list(walk(root))
+    references = [node for node in nodes if isinstance(node, Reference)]
+    for node in nodes:
+        if isinstance(node, Reference):
+            node.known = None
+    changed = True
+    while changed:
+        changed = False
+        for node in nodes:
+            _forget(node)
+        for reference in references:
+            assert reference.target is not None
+            text = shortest(reference.target)
+            if text is not None and (reference.known is None or len(text) < len(reference.known)):
+                reference.known, changed = text, True
+    for node in nodes:
+        _forget(node)
+    for node in reversed(nodes):
+        node.__dict__[_SEALED] = node.read(b"", 0).tail
+
+
+def _forget(node: Node) -> None:
+    for key in (_SEALED, "_endings"):
+        node.__dict__.pop(key, None)
+
+
+def mended(content: bytes) -> bytes:
+    """What an open string needs before it can be closed: the rest of an escape or of a character."""
+    tail = content[-4:]
+    for back in range(1, min(3, len(tail)) + 1):
+        lead = tail[-back]
+        if lead >= 0xC0:
+            need = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
+            missing = need - (back - 1)
+            if missing > 0:
+                filler = b"\x80" * missing
+                if back == 1 and lead in (0xE0, 0xF0):
+                    filler = (b"\xa0" if lead == 0xE0 else b"\x90") + filler[1:]
+                return filler
+            break
+        if lead < 0x80:
+            break
+    run = len(content) - len(content.rstrip(b"\\"))
+    return b"n" if run % 2 else b""

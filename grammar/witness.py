@@ -1,0 +1,166 @@
+"""Concrete shortest completions as tokens, verified against the masks they have to pass (SYSTEM.md G5)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
+
+import numpy as np
+
+from mmspec_agent.core.constraint import TokenMask
+
+from .numbers import NumberRange
+from .shape import Choice, Node, OneOf, Pattern, Repeat, shortest, walk
+from .shape_json import Array, Number, Object, String
+from .vocabulary import Vocabulary
+
+MaskOf = Callable[[Any], TokenMask]
+"""The legal tokens at a matcher, control ids taken out."""
+
+_LIKELY_ENDS: Final = (b'"}', b'"]', b'"', b"}", b"]", b"0", b"a", b",", b":", b" ", b"1", b")", b".", b"\n", b";")
+_MOST_EXPANSIONS: Final = 300
+_LONGEST: Final = 4096
+
+
+def completion(
+    vocabulary: Vocabulary, shape: Node | None, text: bytes, matcher: Any, mask_of: MaskOf, limit: int = _LONGEST
+) -> tuple[int, ...] | None:
+    """Tokens that finish ``text`` legally, short but not proven shortest; None if none of ``limit`` was found."""
+    if shape is not None:
+        found = _spell(vocabulary, shape, text, matcher, mask_of, limit)
+        if found is not None:
+            return found
+    return _search(vocabulary, matcher, mask_of, limit)
+
+
+def _spell(
+    vocabulary: Vocabulary, shape: Node, text: bytes, matcher: Any, mask_of: MaskOf, limit: int
+) -> tuple[int, ...] | None:
+    """Write the shape's suffix token by token, as the masks allow."""
+    rest = shape.read(text, 0).tail
+    matcher = matcher.deep_copy()
+    tokens: list[int] = []
+    planned: list[int] = []
+    while rest is not None and len(tokens) <= limit:
+        if rest == b"" and matcher.is_accepting():
+            return tuple(tokens)
+        forced = matcher.compute_ff_tokens()
+        if not forced:
+            choice = _choose(vocabulary, rest, planned, mask_of(matcher))
+            if choice is None:
+                return None
+            forced = [choice]
+        for token in forced:
+            if not matcher.consume_token(token):
+                return None
+            spelled = vocabulary.spelling[token]
+            text += spelled
+            tokens.append(token)
+            planned = planned[1:] if planned and planned[0] == token else []
+            rest = rest[len(spelled) :] if rest is not None and rest.startswith(spelled) else shape.read(text, 0).tail
+    return None
+
+
+def _choose(vocabulary: Vocabulary, rest: bytes, planned: list[int], mask: TokenMask) -> int | None:
+    """The canonical next token of ``rest``, else the longest legal one that spells its beginning."""
+    if not planned:
+        planned.extend(vocabulary.tokenize(rest))
+    if planned and mask.allows(planned[0]):
+        return planned[0]
+    planned.clear()
+    for control in vocabulary.controls:
+        if rest.startswith(vocabulary.spelling[control]) and mask.allows(control):
+            return control
+    for end in range(min(len(rest), vocabulary.longest), 0, -1):
+        token = vocabulary.id_of(rest[:end])
+        if token is not None and mask.allows(token):
+            return token
+    return mask.single()
+
+
+def _search(vocabulary: Vocabulary, matcher: Any, mask_of: MaskOf, limit: int) -> tuple[int, ...] | None:
+    """Best-first search over legal tokens, closing ones first: for grammars without a shape."""
+    order = count()
+    queue: list[tuple[int, int, Any, tuple[int, ...]]] = [(0, next(order), matcher.deep_copy(), ())]
+    for _ in range(_MOST_EXPANSIONS):
+        if not queue:
+            return None
+        _, _, here, tokens = heapq.heappop(queue)
+        forced = here.compute_ff_tokens()
+        if forced:
+            here.consume_tokens(forced)
+            tokens = (*tokens, *forced)
+        if here.is_accepting():
+            return tokens
+        if len(tokens) >= limit or here.is_error():
+            continue
+        for rank, token in enumerate(_likely(vocabulary, mask_of(here))):
+            after = here.deep_copy()
+            if after.consume_token(token):
+                heapq.heappush(queue, (len(tokens) + 1 + rank, next(order), after, (*tokens, token)))
+    return None
+
+
+def _likely(vocabulary: Vocabulary, mask: TokenMask) -> list[int]:
+    ids = [vocabulary.id_of(text) for text in _LIKELY_ENDS]
+    picked = [i for i in ids if i is not None and mask.allows(i)]
+    if len(picked) < 6:
+        some = mask.tokens()
+        spread = some[np.linspace(0, len(some) - 1, num=min(6, len(some)), dtype=np.int64)] if len(some) else some
+        picked += [int(i) for i in spread if int(i) not in picked and int(i) not in vocabulary.eos_ids]
+    return picked
+
+
+def growth(vocabulary: Vocabulary, shape: Node | None) -> int:
+    """By how many tokens one token can lengthen the shortest completion.
+
+    What is required is in the completion already; only an optional member, a further item, or a dearer choice
+    adds to it, and one token begins one of the former and one of the latter at most. The bound decides how
+    early the closing check becomes exact.
+    """
+    if shape is None:
+        return 24
+    extra, choice = 0, 0
+    for node in walk(shape):
+        extra = max(extra, _extra_cost(vocabulary, node))
+        choice = max(choice, _choice_cost(vocabulary, node))
+    return extra + choice + 8
+
+
+def _extra_cost(vocabulary: Vocabulary, node: Node) -> int:
+    """Dearest thing that may be added inside a node."""
+    if isinstance(node, Object):
+        texts = [m.name + b": " + (shortest(m.value) or b"") for m in node.members if not m.required]
+        texts += [b'"aa": ' + (shortest(value) or b"") for _, value in node.free]
+        far = max((a.farthest for a, _ in node.free if a), default=0)
+        return max((_size(vocabulary, text) + 2 for text in texts), default=0) + far
+    if isinstance(node, Array):
+        items = [*node.first, *([node.item] if node.item else [])]
+        return max((_size(vocabulary, shortest(item)) + 2 for item in items), default=0)
+    if isinstance(node, Repeat):
+        return _size(vocabulary, node.separator + (shortest(node.item) or b"")) + 2
+    return 0
+
+
+def _choice_cost(vocabulary: Vocabulary, node: Node) -> int:
+    """How much dearer than the cheapest a choice inside a value can be."""
+    if isinstance(node, OneOf):
+        return _size(vocabulary, max(node.texts, key=len, default=b""))
+    if isinstance(node, Choice):
+        return max((_size(vocabulary, shortest(option)) for option in node.options), default=0)
+    if isinstance(node, String):
+        return node.pattern.farthest if node.pattern else 0
+    if isinstance(node, Pattern):
+        return node.automaton.farthest
+    return _digits(node.range) if isinstance(node, Number) else 0
+
+
+def _size(vocabulary: Vocabulary, text: bytes | None) -> int:
+    return 0 if text is None else len(vocabulary.tokenize(text))
+
+
+def _digits(numbers: NumberRange) -> int:
+    bounds = [b for b in (numbers.low, numbers.high) if b is not None]
+    return max((len(str(float(b))) if b.denominator > 1 else len(str(b)) for b in bounds), default=1)
