@@ -29,13 +29,13 @@ class OfflineModel(Protocol):
 
 
 def names() -> tuple[str, ...]:
-    """The short names this installation knows."""
-    return tuple(name for name, module in _MODULES.items() if find_spec(module) is not None)
+    """The short names this installation can serve."""
+    return tuple(name for name in _MODULES if offline_model(name) is not None)
 
 
 def offline_model(name: str) -> OfflineModel | None:
     """The module of a named model, imported on first use; None for any other name."""
-    if name not in names():
+    if name not in _MODULES or find_spec(_MODULES[name]) is None:
         return None
     module = importlib.import_module(_MODULES[name])
     return cast(OfflineModel, module) if hasattr(module, "fetch") else None
