@@ -120,6 +120,7 @@ class PreviousAnswerDrafter:
 
     name = NAME
     needs_hidden = False
+    keeps_to_constraint = False
 
     def __init__(self) -> None:
         self._topics: OrderedDict[Hashable, Topic] = OrderedDict()
