@@ -13,11 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+import numpy as np
+
 from .tree import EMPTY, DraftTree
 
 ROW_CLASSES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 PRIOR_SLOPE = 0.012
 """Relative cost of one more row before anything was measured."""
+
+PRIOR_WEIGHT = 3.0
+"""Observations that the prior shape counts for, per class of rows."""
 
 WASTE_LIMIT = 1.5
 """Plain steps that failed drafts may cost before the ladder goes down to plain decoding."""
@@ -35,10 +40,15 @@ class Level(IntEnum):
 
 
 class CostModel:
-    """Seconds of a verify of k rows: the running minimum-leaning mean per class of k, interpolated."""
+    """Seconds of a verify of k rows: a minimum-leaning mean per class of k, shrunk to a prior shape, interpolated.
+
+    A class seen once or twice says little on a busy machine, so its ratio to a plain step counts only as much as
+    it was measured (``PRIOR_WEIGHT`` observations' worth of the prior shape).
+    """
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
+        self._counts: Counter[int] = Counter()
         self._table: list[float] = []
 
     def observe(self, rows: int, seconds: float) -> None:
@@ -47,6 +57,7 @@ class CostModel:
             return
         self._table = []
         key = _row_class(rows)
+        self._counts[key] += 1
         old = self._seconds.get(key)
         if old is None:
             self._seconds[key] = seconds
@@ -66,24 +77,38 @@ class CostModel:
     @property
     def plain_seconds(self) -> float | None:
         """Estimated seconds of a forward of one row; None before anything was measured."""
-        return self._at(1) if self._seconds else None
+        if not self._seconds:
+            return None
+        rows = max(self._counts, key=lambda k: self._counts[k])
+        return self._seconds[rows] / self._at(rows)
 
     def _at(self, rows: int) -> float:
+        """Cost in units of a plain step."""
         if not self._table:
-            self._table = [self._interpolated(k) for k in range(ROW_CLASSES[-1] + 1)]
-        return self._table[rows] if rows < len(self._table) else self._interpolated(rows)
+            self._table = self._build()
+        last = len(self._table) - 1
+        return self._table[rows] if rows <= last else self._table[last] * _prior(rows) / _prior(last)
 
-    def _interpolated(self, rows: int) -> float:
-        known = sorted(self._seconds.items())
-        if not known:
-            return 1.0 + PRIOR_SLOPE * (rows - 1)
-        below = [(k, s) for k, s in known if k <= rows]
-        above = [(k, s) for k, s in known if k >= rows]
-        if below and above:
-            (k0, s0), (k1, s1) = below[-1], above[0]
-            return s0 if k0 == k1 else s0 + (max(s1, s0) - s0) * (rows - k0) / (k1 - k0)
-        k, seconds = below[-1] if below else above[0]
-        return seconds * (1 + PRIOR_SLOPE * (rows - 1)) / (1 + PRIOR_SLOPE * (k - 1))
+    def _build(self) -> list[float]:
+        """Cost of 0 … 128 rows, non-decreasing."""
+        points = {k: self._ratio(k) for k in sorted(self._seconds)}
+        if 1 in self._seconds:
+            points[1] = 1.0
+        if not points:
+            return [_prior(k) for k in range(ROW_CLASSES[-1] + 1)]
+        known = sorted(points)
+        priors = [points[k] / _prior(k) for k in known]
+        scale = np.interp(np.arange(ROW_CLASSES[-1] + 1), known, priors)
+        table = scale * np.array([_prior(k) for k in range(ROW_CLASSES[-1] + 1)])
+        values: list[float] = np.maximum.accumulate(table).tolist()
+        return values
+
+    def _ratio(self, rows: int) -> float:
+        base = self._seconds.get(1)
+        if base is None:
+            return _prior(rows)
+        count = self._counts[rows]
+        return (count * self._seconds[rows] / base + PRIOR_WEIGHT * _prior(rows)) / (count + PRIOR_WEIGHT)
 
 
 @dataclass(frozen=True)
@@ -203,6 +228,10 @@ class Controller:
 def _best_chain(tree: DraftTree) -> DraftTree:
     leaf = max(range(len(tree)), key=lambda node: (tree.scores[node] * tree.depths[node], -node))
     return tree.select(tree.path(leaf))
+
+
+def _prior(rows: int) -> float:
+    return 1.0 + PRIOR_SLOPE * (rows - 1)
 
 
 def _row_class(rows: int) -> int:

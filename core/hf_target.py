@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from .attention import grouped
-from .cache import Arena, layer_types
+from .cache import Arena, KVRows, layer_types
 from .errors import ContextOverflow, UnsupportedModel
 from .masks import IntArray, Rows, additive, full_mask, sliding_mask
 from .positions import Positions
@@ -205,6 +205,12 @@ class HFSequence:
         self.positions.append(self.length, order[kept], positions[kept] + 1)
         self.arena.commit(kept)
         self._verified = None
+
+    @torch.inference_mode()
+    def restore(self, rows: KVRows, order: IntArray, following: IntArray) -> None:
+        """Append stored rows with the order and following positions they were stored with."""
+        self.positions.append(self.length, order, following)
+        self.arena.append(rows)
 
     def truncate(self, length: int) -> None:
         """Forget everything behind ``length`` tokens."""

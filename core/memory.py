@@ -25,8 +25,9 @@ def kv_bytes_per_token(target: HFTarget) -> int:
     config = target.text_config
     heads: int = getattr(config, "num_attention_heads", None) or getattr(config, "n_head", None) or 1
     kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
-    hidden: int = getattr(config, "hidden_size", None) or getattr(config, "n_embd", 0)
-    width: int = getattr(config, "head_dim", None) or hidden // heads
+    hidden: int = getattr(config, "hidden_size", None) or getattr(config, "n_embd", None) or heads
+    head_width: int | None = getattr(config, "head_dim", None)
+    width = head_width or hidden // heads
     return 2 * len(target.layer_types) * kv_heads * width * target.dtype.itemsize
 
 

@@ -46,6 +46,10 @@ class Positions:
         self._order[length:end] = order
         self._next[length:end] = next_positions
 
+    def snapshot(self, length: int) -> tuple[IntArray, IntArray]:
+        """Copies of order and following position [length] of the first rows, as ``append`` takes them."""
+        return self._order[:length].copy(), self._next[:length].copy()
+
     def drop(self, start: int, end: int, length: int) -> None:
         """Close the gap of dropped rows; the others keep their positions."""
         kept = length - (end - start)

@@ -17,10 +17,9 @@ class ToolCall(NamedTuple):
 
 
 class TokenInfo(NamedTuple):
-    """One token of a reply: ``source`` paid for it (target, forced, or a drafter's name), ``state`` it was written in."""
+    """One token of a reply: who paid for it (target, forced, or a drafter's name), the state it was written in."""
 
     id: int
-    text: str
     source: str
     state: str
     logprob: float | None = None
@@ -62,7 +61,8 @@ class TextPiece(NamedTuple):
     text: str
 
 
-class ToolCallPiece(NamedTuple):
+@dataclass(frozen=True)
+class ToolCallPiece:
     """A piece of a tool call: ``name`` comes with the first one, ``arguments`` is JSON text to be appended."""
 
     index: int

@@ -1,0 +1,175 @@
+"""One chat request from messages to reply, as a stream of events."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from transformers import GenerationConfig
+
+from mmspec_agent.core.decode import Decoder, Emitted, Request, Step
+from mmspec_agent.core.errors import ContextOverflow, OptionError, PromptError
+from mmspec_agent.core.memory import check_request
+from mmspec_agent.core.noise import ReplyNoise
+from mmspec_agent.core.sampling import Draw, IdBuffer, Sampler
+from mmspec_agent.core.trace import open_trace
+
+from .conversation import Conversation
+from .generation import chat_processing
+from .options import ChatOptions
+from .prompts import Answer, Prompt, flatten_text, normalise_messages, render
+from .reply import Done, Event, Reply, StepPiece, TextPiece, TokenInfo, ToolCallPiece
+from .text_stream import Stopped, TextStream
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class ChatRun:
+    """A request being served: owns its text, its options and its place in the conversation."""
+
+    def __init__(
+        self, engine: Engine, conversation: Conversation, messages: Sequence[Any] | str, options: ChatOptions
+    ) -> None:
+        self._engine = engine
+        self._conversation = conversation
+        self._options = options
+        self._prompt = self._render(messages)
+        self._text = TextStream(engine.tokenizer, options.stop_strings)
+        self._tokens: list[TokenInfo] = []
+        self._emitted = 0
+
+    def events(self) -> Iterator[Event]:
+        """Decode; an early close leaves the conversation usable, with what was decoded."""
+        decoder = self._decoder()
+        prompt_length = len(self._conversation.tokens)
+        finish: str | None = None
+        for step in decoder.steps():
+            self._tokens += [_info(e) for e in step.emitted]
+            stopped = self._text.add([e.token for e in step.emitted])
+            yield StepPiece(tuple(_info(e) for e in step.emitted), step.record)
+            finish = step.finish
+            if stopped is not None:
+                self._stop(stopped, prompt_length, decoder)
+                finish = "stop"
+                break
+            yield from self._pieces(self._text.piece(self._held_back(decoder, step)))
+        yield from self._pieces(self._text.finish(stopped=stopped is not None))
+        yield Done(self._reply(decoder, finish or "length"))
+
+    def _pieces(self, text: str) -> Sequence[TextPiece | ToolCallPiece]:
+        if not text:
+            return ()
+        return [TextPiece(text)] if self._prompt.reader is None else self._prompt.reader.feed(text)
+
+    def _render(self, messages: Sequence[Any] | str) -> Prompt:
+        normal = flatten_text(normalise_messages(messages))
+        return Prompt(render(self._engine.tokenizer, normal), normal)
+
+    def _decoder(self) -> Decoder:
+        engine, options, conversation = self._engine, self._options, self._conversation
+        ids = conversation.encode(engine.tokenizer, self._prompt.text)
+        if not ids:
+            raise PromptError("the prompt is empty after the chat template; pass at least one message with text")
+        room = self._room(len(ids))
+        check_request(engine.target, engine.memory_budget, len(ids), room, engine.controller.max_nodes)
+        config = self._generation_config(len(ids), room)
+        conversation.rendered = ""
+        reused = conversation.reuse(ids)
+        sampler = Sampler(
+            chat_processing(engine.model, config, len(ids), options.logprobs),
+            ReplyNoise(options.seed),
+            IdBuffer(ids, engine.target.device),
+        )
+        request = Request(
+            conversation.tokens,
+            sampler,
+            self._stop_rule(_eos_ids(config), room),
+            room,
+            self._prompt.plan.open(room) if self._prompt.plan is not None else None,
+            mode=options.mode,
+            beta=options.beta,
+            gamma=options.lossy_gamma or options.gamma,
+            cancelled=options.cancelled,
+            placeholder_ids=engine.target.placeholder_ids,
+        )
+        drafters = conversation.drafters if options.speculate else []
+        decoder = Decoder(conversation.sequence, request, drafters, engine.controller, trace=open_trace(options.trace))
+        decoder.stats.prompt_tokens, decoder.stats.reused_tokens = len(ids), reused
+        if options.lossy_gamma is not None:
+            decoder.stats.lossy.append(f"lossy_gamma={options.lossy_gamma}")
+        return decoder
+
+    def _room(self, prompt_length: int) -> int:
+        limit = self._engine.target.context_limit
+        if limit is None:
+            return self._options.max_new_tokens
+        if prompt_length >= limit:
+            raise ContextOverflow(
+                f"the prompt has {prompt_length} tokens, the model's context is {limit}; shorten the history"
+            )
+        return min(self._options.max_new_tokens, limit - prompt_length)
+
+    def _generation_config(self, prompt_length: int, room: int) -> GenerationConfig:
+        options = self._options
+        config = copy.deepcopy(self._engine.model.generation_config)
+        given = dict(options.generation or {})
+        sampling = options.temperature > 0
+        given.update(do_sample=sampling, temperature=float(options.temperature) if sampling else None)
+        try:
+            config.update(**given)
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"the generation options do not fit together: {error}") from error
+        config.max_length = prompt_length + room
+        return config
+
+    def _stop_rule(self, eos_ids: frozenset[int], room: int) -> Any:
+        def stop(draw: Draw) -> str | None:
+            self._emitted += 1
+            if draw.token in eos_ids:
+                return "stop"
+            return "length" if self._emitted >= room else None
+
+        return stop
+
+    def _stop(self, stopped: Stopped, prompt_length: int, decoder: Decoder) -> None:
+        """A stop string ended the reply inside a step: what came behind it is forgotten."""
+        del self._tokens[stopped.tokens :]
+        self._conversation.keep_tokens(prompt_length + stopped.tokens)
+        decoder.stats.emitted = stopped.tokens
+
+    def _held_back(self, decoder: Decoder, step: Step) -> int:
+        constraint = decoder.request.constraint
+        return constraint.held_back if constraint is not None and step.finish is None else 0
+
+    def _reply(self, decoder: Decoder, finish: str) -> Reply:
+        text = self._text.text
+        self._conversation.rendered = self._prompt.text + text
+        reader = self._prompt.reader
+        answer = Answer(text) if reader is None else reader.finish(text, finish)
+        if answer.tool_calls and finish == "stop":
+            finish = "tool_calls"
+        logprobs = tuple(t.logprob or 0.0 for t in self._tokens) if self._options.logprobs else None
+        return Reply(
+            answer.text,
+            [t.id for t in self._tokens],
+            finish,
+            decoder.stats,
+            tuple(self._tokens),
+            answer.tool_calls,
+            answer.parsed,
+            logprobs,
+            {**decoder.stats.notes, **answer.notes},
+        )
+
+
+def _info(emitted: Emitted) -> TokenInfo:
+    return TokenInfo(emitted.token, emitted.source, emitted.state, emitted.draw.logprob)
+
+
+def _eos_ids(config: GenerationConfig) -> frozenset[int]:
+    eos = config.eos_token_id
+    if eos is None:
+        return frozenset()
+    return frozenset(eos if isinstance(eos, (list, tuple)) else [eos])

@@ -1,0 +1,242 @@
+"""The engine: a Hugging Face model that answers sooner, with the same tokens (SYSTEM.md M1)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from mmspec_agent.core.controller import Controller
+from mmspec_agent.core.decode import Decoder, Request, StopRule
+from mmspec_agent.core.drafters.base import Drafter
+from mmspec_agent.core.drafters.ngram import NgramDrafter
+from mmspec_agent.core.errors import EngineBusy, OptionError, PromptError, TokenizerMismatch
+from mmspec_agent.core.hf_target import HFTarget
+from mmspec_agent.core.memory import check_request, parse_bytes
+from mmspec_agent.core.probe import check_target
+from mmspec_agent.core.sampling import Sampler
+from mmspec_agent.core.stats import DecodeStats
+
+from . import generation
+from .chat import ChatRun
+from .conversation import Conversation
+from .options import ChatOptions
+from .reply import Done, Event, Reply
+from .session import Session
+
+DEFAULT_DRAFTERS = "default"
+
+
+class Engine:
+    """Speculative decoding around a model of transformers, without changing the model.
+
+    ``drafters``: sources of guesses, default the untrained n-gram drafter. ``memory_budget``: bytes (or
+    "512MiB") for KV and scratch; a request that cannot fit is refused before it starts. ``busy``: what a second
+    thread gets while a request runs, "wait" or "refuse" (EngineBusy). ``max_nodes`` bounds a draft tree.
+
+    Errors: UnsupportedModel if the model's cache cannot be rolled back or its attention does not follow a tree
+    mask, TokenizerMismatch if the tokenizer has ids without a row in the model.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any = None,
+        *,
+        drafters: Sequence[Drafter] | str = DEFAULT_DRAFTERS,
+        memory_budget: int | str | None = None,
+        busy: str = "wait",
+        max_nodes: int = 64,
+    ) -> None:
+        if busy not in ("wait", "refuse"):
+            raise OptionError(f"busy={busy!r}: accepted is 'wait' or 'refuse'")
+        if not isinstance(max_nodes, int) or max_nodes < 0:
+            raise OptionError(f"max_nodes={max_nodes!r}: accepted is an integer >= 0 (0 turns drafting off)")
+        self.model = model
+        self.processor = tokenizer if hasattr(tokenizer, "tokenizer") else None
+        self.tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+        self.memory_budget = parse_bytes(memory_budget)
+        self.target = HFTarget(model, self.memory_budget)
+        self._check_tokenizer()
+        check_target(self.target)
+        self.controller = Controller(max_nodes=max_nodes, enabled=max_nodes > 0)
+        self.drafters = self._default_drafters() if isinstance(drafters, str) else list(drafters)
+        self._busy = busy
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        dtype: torch.dtype | str = "auto",
+        device_map: Any = None,
+        drafters: Sequence[Drafter] | str = DEFAULT_DRAFTERS,
+        memory_budget: int | str | None = None,
+        busy: str = "wait",
+        max_nodes: int = 64,
+        **model_options: Any,
+    ) -> Engine:
+        """An engine around "reference-lm", any Hub id, or a local folder (ModelNotFound otherwise)."""
+        from .models.resolve import load_model
+
+        model, tokenizer = load_model(name, dtype=dtype, device_map=device_map, **model_options)
+        return cls(model, tokenizer, drafters=drafters, memory_budget=memory_budget, busy=busy, max_nodes=max_nodes)
+
+    def _default_drafters(self) -> list[Drafter]:
+        return [NgramDrafter(banned=self.target.placeholder_ids)]
+
+    def _check_tokenizer(self) -> None:
+        if self.tokenizer is not None and len(self.tokenizer) > self.target.vocab_size:
+            raise TokenizerMismatch(
+                f"the tokenizer has {len(self.tokenizer)} ids, the model {self.target.vocab_size} rows; load the "
+                "tokenizer that belongs to the model, or resize the model's embeddings"
+            )
+
+    # -- requests ---------------------------------------------------------------------------------------------
+
+    def chat(self, messages: Sequence[Any] | str, **options: Any) -> Reply:
+        """Answer ``messages`` (a text, or messages in the OpenAI form); options as in ``ChatOptions``."""
+        for event in self.stream(messages, **options):
+            if isinstance(event, Done):
+                return event.reply
+        raise AssertionError("a stream ends with Done")
+
+    def stream(self, messages: Sequence[Any] | str, **options: Any) -> Iterator[Event]:
+        """``chat`` as events: text pieces, tool-call pieces, a StepPiece per forward, Done at the end."""
+        chosen = ChatOptions.of(**options)
+        return self.run(self._scratch, messages, chosen)
+
+    def run(self, conversation: Conversation, messages: Sequence[Any] | str, options: ChatOptions) -> Iterator[Event]:
+        """Events of one request on a conversation; holds the engine until it ends or is closed."""
+        with self.exclusive():
+            yield from ChatRun(self, conversation, messages, options).events()
+
+    def session(self, system: str | None = None, **defaults: Any) -> Session:
+        """A conversation that keeps its KV over turns; ``defaults`` are options of every turn."""
+        return Session(self, system=system, **defaults)
+
+    def resume(self, path: str | Path) -> Session:
+        """A session saved by ``Session.save``; SessionError if it belongs to another model."""
+        return Session.load(self, Path(path))
+
+    @cached_property
+    def _scratch(self) -> Conversation:
+        """The conversation of requests without a session: the next one reuses what it shares with the last."""
+        return self.open_conversation()
+
+    def open_conversation(self) -> Conversation:
+        """An empty conversation with drafters of its own."""
+        return Conversation.open(self.target.open(), self.drafters)
+
+    # -- transformers -----------------------------------------------------------------------------------------
+
+    def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
+        """``model.generate`` of transformers through the engine: same arguments, same return values.
+
+        ``seed`` (optional) fixes the noise of sampling. Refused by name: beams, contrastive search, guidance,
+        a cache that already holds tokens, attentions and hidden states as outputs.
+        """
+        input_ids = inputs if inputs is not None else options.pop("input_ids", None)
+        if input_ids is None or input_ids.numel() == 0:
+            raise PromptError("generate needs input_ids of at least one token")
+        if self.target.context_limit is not None and input_ids.shape[1] > self.target.context_limit:
+            raise PromptError(
+                f"the prompt has {input_ids.shape[1]} tokens, the model's context is {self.target.context_limit}"
+            )
+        streamer = options.pop("streamer", None)
+        seed = options.pop("seed", None)
+        self._stop_strings_to_criteria(options)
+
+        def decode(model: PreTrainedModel, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+            kwargs.update(streamer=streamer, seed=seed)
+            return generation.custom_generate(self, model, input_ids, **kwargs)
+
+        if streamer is not None:
+            streamer.put(input_ids.cpu())
+        return self.model.generate(input_ids, custom_generate=decode, **options)
+
+    def _stop_strings_to_criteria(self, options: dict[str, Any]) -> None:
+        """transformers drops the tokenizer on the way to a custom_generate, so criteria are built here."""
+        from transformers import StoppingCriteriaList, StopStringCriteria
+
+        tokenizer = options.pop("tokenizer", None) or self.tokenizer
+        strings = options.pop("stop_strings", None)
+        if strings is not None:
+            if tokenizer is None:
+                raise OptionError("stop_strings needs a tokenizer: pass tokenizer=…, or give one to the Engine")
+            criteria = options.get("stopping_criteria") or []
+            stop = StopStringCriteria(tokenizer=tokenizer, stop_strings=strings)
+            options["stopping_criteria"] = StoppingCriteriaList([*criteria, stop])
+
+    @property
+    def custom_generate(self) -> Callable[..., Any]:
+        """For existing code: ``model.generate(**inputs, custom_generate=engine.custom_generate)``."""
+
+        def decode(model: PreTrainedModel, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+            return generation.custom_generate(self, model, input_ids, **kwargs)
+
+        return decode
+
+    def decode_ids(
+        self, ids: list[int], sampler: Sampler, stop: StopRule, max_new_tokens: int, visual: dict[str, Any]
+    ) -> DecodeStats:
+        """One row of ``generate`` to its end, on a conversation of its own."""
+        if visual:
+            names = ", ".join(sorted(visual))
+            raise OptionError(f"generate got inputs it does not know: {names}")
+        check_request(self.target, self.memory_budget, len(ids), max_new_tokens, self.controller.max_nodes)
+        with self.exclusive():
+            conversation = self.open_conversation()
+            conversation.reuse(ids)
+            request = Request(
+                conversation.tokens,
+                sampler,
+                stop,
+                max_new_tokens,
+                placeholder_ids=self.target.placeholder_ids,
+            )
+            decoder = Decoder(conversation.sequence, request, conversation.drafters, self.controller)
+            for _ in decoder.steps():
+                pass
+        self.last_stats = decoder.stats
+        return decoder.stats
+
+    last_stats: DecodeStats | None = None
+    """Statistics of the last row that ``generate`` decoded."""
+
+    # -- one request at a time ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the engine; a second thread waits or is refused, as ``busy`` says."""
+        if self._owner == threading.get_ident():
+            raise EngineBusy(
+                "this thread already has a request open on the engine (a stream that was not read to its end?); "
+                "read or close it first"
+            )
+        if not self._lock.acquire(blocking=self._busy == "wait"):
+            raise EngineBusy("the engine serves another request; wait for it, or use busy='wait'")
+        self._owner = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._owner = None
+            self._lock.release()
+
+    def close(self) -> None:
+        """Free what the engine holds beside the model."""
+        self.__dict__.pop("_scratch", None)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,123 @@
+"""Sessions: a conversation that keeps its KV over turns, and can be saved and resumed (SYSTEM.md M2, C9)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from mmspec_agent.core.cache import KVRows
+from mmspec_agent.core.errors import SessionError
+
+from .options import ChatOptions
+from .prompts import normalise_messages
+from .reply import Done, Event, Reply
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+FORMAT = 1
+
+
+class Session:
+    """Turns of one conversation. ``messages`` may be edited between turns; what stays the same stays computed."""
+
+    def __init__(self, engine: Engine, system: str | None = None, **defaults: Any) -> None:
+        ChatOptions.of(**defaults)
+        self._engine = engine
+        self._defaults = defaults
+        self._conversation = engine.open_conversation()
+        self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+
+    def send(self, message: Any, **options: Any) -> Reply:
+        """Add a user text, a message, or a list of messages (tool results, say) and answer."""
+        for event in self.stream(message, **options):
+            if isinstance(event, Done):
+                return event.reply
+        raise AssertionError("a stream ends with Done")
+
+    def stream(self, message: Any, **options: Any) -> Iterator[Event]:
+        """``send`` as events. The turn enters ``messages`` once it is complete; an interrupted one does not."""
+        new = normalise_messages([message] if isinstance(message, dict) else message)
+        chosen = ChatOptions.of(**{**self._defaults, **options})
+        for event in self._engine.run(self._conversation, [*self.messages, *new], chosen):
+            if isinstance(event, Done):
+                self.messages += [*new, event.reply.message]
+            yield event
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens whose KV rows are held."""
+        return self._conversation.sequence.length
+
+    def save(self, path: str | Path) -> None:
+        """Write messages, ids and KV rows into the folder ``path``; complete or not at all per file."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        conversation = self._conversation
+        length = conversation.sequence.length
+        tensors: dict[str, torch.Tensor] = {}
+        if length:
+            for index, (keys, values) in enumerate(conversation.sequence.arena.read(0, length).layers):
+                tensors[f"keys.{index}"], tensors[f"values.{index}"] = keys.contiguous(), values.contiguous()
+            order, following = conversation.sequence.positions.snapshot(length)
+            tensors["order"], tensors["next"] = torch.from_numpy(order), torch.from_numpy(following)
+        save_file(tensors, folder / "kv.safetensors.part")
+        state = {
+            "format": FORMAT,
+            "fingerprint": fingerprint(self._engine),
+            "messages": self.messages,
+            "tokens": conversation.tokens,
+            "length": length,
+            "rendered": conversation.rendered,
+        }
+        (folder / "session.json.part").write_text(json.dumps(state), encoding="utf-8")
+        for name in ("kv.safetensors", "session.json"):
+            (folder / f"{name}.part").replace(folder / name)
+
+    @classmethod
+    def load(cls, engine: Engine, path: Path, **defaults: Any) -> Session:
+        """A saved session; SessionError if the files are missing or damaged, or the model is another one."""
+        try:
+            state = json.loads((path / "session.json").read_text(encoding="utf-8"))
+            tensors = load_file(path / "kv.safetensors")
+        except Exception as error:  # json, safetensors and the file system each raise their own
+            raise SessionError(f"{path} holds no readable session: {error}") from error
+        if state.get("format") != FORMAT or state.get("fingerprint") != fingerprint(engine):
+            raise SessionError(
+                f"the session in {path} was saved with another model, dtype or version; its KV rows would be "
+                "wrong here. Start a new session, or load it with the model it belongs to"
+            )
+        session = cls(engine, **defaults)
+        session.messages = state["messages"]
+        session._restore(state, tensors)
+        return session
+
+    def _restore(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        conversation = self._conversation
+        conversation.tokens, conversation.rendered = list(state["tokens"]), state["rendered"]
+        if state["length"]:
+            count = len(conversation.sequence.arena.layers)
+            rows = KVRows(tuple((tensors[f"keys.{i}"], tensors[f"values.{i}"]) for i in range(count)))
+            positions = (np.asarray(tensors["order"]), np.asarray(tensors["next"]))
+            conversation.sequence.restore(rows, *positions)
+
+
+def fingerprint(engine: Engine) -> str:
+    """Hash of what KV rows depend on: configuration, dtype, and a sample of the weights."""
+    digest = hashlib.sha256(engine.model.config.to_json_string(use_diff=False).encode())
+    digest.update(str(engine.target.dtype).encode())
+    for parameter in engine.model.parameters():
+        flat = parameter.detach().reshape(-1)
+        step = max(1, flat.numel() // 64)
+        digest.update(flat[::step][:64].float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+__all__: Sequence[str] = ("Session", "fingerprint")
