@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -124,8 +125,14 @@ class SourceBase:
         event = SourceEvent(kind, self._clock.now(), text)
         with self._condition:
             self._events.append(event)
-        if self._on_event is not None:
+        if self._on_event is None:
+            return
+        try:
             self._on_event(event)
+        except Exception as error:  # the user's own; a source must outlive it, so it is called no more
+            self._on_event = None
+            with self._condition:
+                self._events.append(replace(event, kind="warning", text=f"on_event raised {error!r}; it is left out"))
 
     def _frame(self, raw: Raw) -> Frame:
         rgb = convert(raw.picture, raw.order, self._options)

@@ -175,6 +175,14 @@ class LiveSource(SourceBase):
     # -- supervisor ---------------------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
+        try:
+            self._keep_connected()
+        except BaseException as error:  # without a supervisor the consumer would wait for ever
+            with self._condition:
+                self._fatal = error
+                self._condition.notify_all()
+
+    def _keep_connected(self) -> None:
         failures, delay = 0, self._options.backoff
         while not self._stop.is_set():
             connection = self._connect()

@@ -23,7 +23,7 @@ from mmspec_agent.core.errors import (
 from mmspec_agent.video.clock import SimulatedClock
 from mmspec_agent.video.frame import Frame
 from mmspec_agent.video.source import FrameSource, open_source
-from mmspec_agent.video.source_options import redacted
+from mmspec_agent.video.source_options import SourceEvent, redacted
 
 Picture = npt.NDArray[np.uint8]
 
@@ -347,3 +347,18 @@ def test_stalls_of_objects_that_cannot_be_made_again_are_errors() -> None:
 )
 def test_addresses_are_shown_without_secrets(url: str, shown: Any) -> None:
     assert redacted(url) == shown
+
+
+def test_events_are_told_and_a_failing_listener_does_no_harm() -> None:
+    told: list[str] = []
+
+    def listen(event: SourceEvent) -> None:
+        told.append(event.kind)
+        if event.kind == "opened":
+            raise RuntimeError("mine")
+
+    with open_source(FakeCapture(grey), on_event=listen) as source:
+        assert source.latest(timeout=1) is not None
+        texts = [event.text for event in source.take_events()]
+    assert told == ["opened"]
+    assert any("mine" in text for text in texts)
