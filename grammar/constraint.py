@@ -6,8 +6,8 @@ The mask is one object in every arm (EXACTNESS.md, "Grammar"): llguidance's mask
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -40,7 +40,8 @@ class GrammarPlan:
     """A compiled grammar over one vocabulary, shared by all replies (ConstraintPlan).
 
     ``shape`` finishes texts (None: by search); ``wrapped``: the JSON stands inside other text;
-    ``controls``: control ids the grammar itself writes.
+    ``controls``: control ids the grammar itself writes; ``seed``: what was written before the grammar starts,
+    for the state names; ``hints``: per tool name (or "") the schema of what is written, for drafting.
     """
 
     vocabulary: Vocabulary
@@ -49,7 +50,9 @@ class GrammarPlan:
     is_json: bool = True
     wrapped: bool = False
     controls: tuple[int, ...] = ()
+    seed: bytes = b""
     unenforced: tuple[tuple[str, str], ...] = ()
+    hints: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def compile(cls, vocabulary: Vocabulary, grammar: str, shape: Node | None = None, **more: Any) -> GrammarPlan:
@@ -127,6 +130,8 @@ class GrammarCursor:
         self._witness = witness
         self._bound = len(witness) if witness is not None else 0
         self._mask: TokenMask | None = None
+        if plan.seed:
+            self.scan = self._scanned(plan.seed)
 
     @property
     def grammar(self) -> Self:
@@ -310,6 +315,19 @@ class GrammarCursor:
         plan = self.plan
         tail = None if plan.shape is None else plan.shape.read(text, 0).tail
         return tail is not None and len(plan.vocabulary.tokenize(tail)) + _SPELLING_SLACK < self.remaining
+
+    def after_bytes(self, data: bytes) -> GrammarCursor | None:
+        """This cursor past ``data`` that was written before the grammar began; None if it is not legal."""
+        if data:
+            tokens = self.plan.vocabulary.tokenize(data)
+            if self._matcher.try_consume_tokens(tokens) < len(tokens):
+                return None
+            self.text, self.scan, self._mask = self.text + data, self._scanned(data), None
+            self._witness = self._complete(self._matcher, self.text)
+            if self._witness is None or len(self._witness) > self.remaining:
+                return None
+            self._bound = len(self._witness)
+        return self
 
     def forced_run(self, limit: int) -> list[int]:
         run: list[int] = []

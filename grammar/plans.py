@@ -55,7 +55,9 @@ def schema_plan(vocabulary: Vocabulary, schema: JsonSchema) -> GrammarPlan:
 
     def build() -> GrammarPlan:
         grammar = LLMatcher.grammar_from_json_schema(schema.rules())
-        return GrammarPlan.compile(vocabulary, grammar, shape_of(schema), unenforced=schema.unenforced)
+        return GrammarPlan.compile(
+            vocabulary, grammar, shape_of(schema), unenforced=schema.unenforced, hints={"": schema.schema}
+        )
 
     return cached(vocabulary, "json" + repr(schema.unenforced) + schema.text, build)
 

@@ -139,18 +139,21 @@ class Sequence_:
     parts: tuple[Node, ...]
 
     def read(self, data: bytes, at: int) -> Reading:
-        for index, part in enumerate(self.parts):
-            reading = part.read(data, at)
-            best: bytes | None = None
-            if reading.tail is not None:
-                rest = shortest_of(self.parts[index + 1 :])
-                best = None if rest is None else reading.tail + rest
-            if reading.end is None or (reading.end == len(data) and best is not None):
-                # A part that is complete where the data ends may be followed at once, or go on.
-                last = index == len(self.parts) - 1
-                return Reading(reading.end if last else None, best)
-            at = reading.end
-        return Reading(at, b"" if at == len(data) else None)
+        return self._from(0, data, at)
+
+    def _from(self, index: int, data: bytes, at: int) -> Reading:
+        if index == len(self.parts):
+            return Reading(at, b"" if at == len(data) else None)
+        reading = self.parts[index].read(data, at)
+        tails, end = [], None
+        if reading.tail is not None and (rest := shortest_of(self.parts[index + 1 :])) is not None:
+            tails.append(reading.tail + rest)
+        if reading.end is not None:
+            # A part that may stop here may often go on as well: both ways are followed.
+            after = self._from(index + 1, data, reading.end)
+            end = after.end
+            tails += [] if after.tail is None else [after.tail]
+        return Reading(end, min(tails, key=len, default=None))
 
 
 @dataclass(frozen=True)
@@ -165,31 +168,33 @@ class Repeat:
     def read(self, data: bytes, at: int) -> Reading:
         count = 0
         while True:
-            reading = self.item.read(data, at)
-            if reading.end is None or (reading.end == len(data) and reading.tail):
-                if reading.tail is None:
-                    return Reading(at, None) if count >= self.least else FAILED
-                rest = self._rest(count + 1)
-                return Reading(None, None if rest is None else reading.tail + rest)
-            at, count = reading.end, count + 1
+            end = at if count >= self.least else None
             if at == len(data):
                 rest = self._rest(count)
-                return Reading(at if rest == b"" else None, rest)
+                return Reading(end, rest)
             if self.most is not None and count >= self.most:
                 return Reading(at, None)
-            between = literal_read(self.separator, data, at)
-            if between.end is None:
-                if between.tail is None:
-                    return Reading(at, None) if count >= self.least else FAILED
-                # A begun separator has to be followed by one more, unless it also begins what comes after.
-                rest, item = self._rest(count + 1), shortest(self.item)
-                end = at if count >= self.least else None
-                return Reading(end, None if rest is None or item is None else between.tail + item + rest)
-            at = between.end
+            start = at
+            if count:
+                between = literal_read(self.separator, data, at)
+                if between.end is None:
+                    item = shortest(self.item)
+                    rest = self._rest(count + 1)
+                    tail = None if between.tail is None or item is None or rest is None else between.tail + item + rest
+                    return Reading(end, tail)
+                start = between.end
+            reading = self.item.read(data, start)
+            if reading.end is None:
+                rest = self._rest(count + 1)
+                return Reading(end, None if reading.tail is None or rest is None else reading.tail + rest)
+            at, count = reading.end, count + 1
 
     def _rest(self, count: int) -> bytes | None:
+        if count >= self.least:
+            return b""
         item = shortest(self.item)
-        return None if item is None else (self.separator + item) * max(0, self.least - count)
+        missing = self.least - count
+        return None if item is None else (self.separator if count else b"") + self.separator.join([item] * missing)
 
 
 @dataclass

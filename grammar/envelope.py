@@ -1,0 +1,205 @@
+"""Tools, a choice and a template, made into one request: prompt, constraint and reader (SYSTEM.md G4)."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mmspec_agent.core.constraint import ConstraintPlan
+from mmspec_agent.core.errors import OptionError, ToolError
+
+from .auto import AutoPlan
+from .calls import MAX_PARALLEL, calls_plan
+from .families import FAMILIES, Family, family_of
+from .reading import CallReader
+from .schema import Separators, Unsupported
+from .tools import Tool, read_tools
+from .vocabulary import Vocabulary
+
+ToolChoice = str | Mapping[str, Any]
+
+_THINK: Final = ("<think>", "</think>")
+_INTRODUCTION: Final = "You can call these functions:\n%TOOLS%\n\n"
+_HOW: Final = (
+    'To call a function, reply with JSON and nothing else: {"name": <its name>, "arguments": {<argument>: <value>}}.'
+)
+_SEVERAL: Final = " To call several, write one such line for each."
+_MAY: Final = " If no function helps, answer in plain text."
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """All that a request with tools needs.
+
+    ``plan`` is None for ``tool_choice="none"``. ``template_tools``: what to pass to the chat template as
+    ``tools`` (None where the prompt says it in a system message of ours).
+    """
+
+    tools: tuple[Tool, ...]
+    family: Family
+    choice: str
+    plan: ConstraintPlan | None
+    template_tools: list[dict[str, Any]] | None
+    reasoning: tuple[str, str] | None = None
+    reasoning_open: bool = False
+    parallel: bool = True
+
+    def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The conversation as the template can render it: tools introduced, calls and results in its terms."""
+        rendered = [dict(copy.deepcopy(message)) for message in messages]
+        if not self.family.own_prompt:
+            return [_with_dict_arguments(message) for message in rendered]
+        plain = [self._as_text(message) for message in rendered]
+        if self.choice == "none" or not self.tools:
+            return plain
+        return _with_system(plain, self._introduction())
+
+    def _introduction(self) -> str:
+        lines = "\n".join(json.dumps(tool.as_openai()["function"], ensure_ascii=False) for tool in self.tools)
+        text = _INTRODUCTION.replace("%TOOLS%", lines) + _HOW
+        return text + (_SEVERAL if self.parallel else "") + (_MAY if self.choice == "auto" else "")
+
+    def _as_text(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Calls and results as text, for templates that know neither."""
+        if message.get("role") == "tool":
+            name = message.get("name")
+            return {"role": "user", "content": f"Result{f' of {name}' if name else ''}: {_text_of(message)}"}
+        calls = message.pop("tool_calls", None)
+        if calls:
+            lines = [self._call_text(call.get("function", call)) for call in calls]
+            message["content"] = "\n".join([*filter(None, [_text_of(message)]), *lines])
+        elif message.get("content") is None:
+            message["content"] = ""
+        return message
+
+    def _call_text(self, call: Mapping[str, Any]) -> str:
+        return self.family.call_head(call["name"]) + json.dumps(_arguments(call), ensure_ascii=False) + self.family.tail
+
+    def reader(self) -> CallReader:
+        """A reader of one reply."""
+        return CallReader(self.family, [tool.name for tool in self.tools], self.reasoning, self.reasoning_open)
+
+
+def prepare(
+    tokenizer: Any,
+    tools: Sequence[Any],
+    *,
+    tool_choice: ToolChoice = "auto",
+    parallel_tool_calls: bool = True,
+    family: str | None = None,
+    eos_ids: Sequence[int] | None = None,
+    separators: Separators = "spaced",
+    unsupported: Unsupported = "refuse",
+    reasoning: bool | None = None,
+    max_calls: int = MAX_PARALLEL,
+) -> Envelope:
+    """Prompt, constraint and reader for ``tools``.
+
+    ``tool_choice``: none, auto, required, a tool's name, or OpenAI's dict; ``parallel_tool_calls``: up to
+    ``max_calls`` calls in one reply, else one; ``family``: a format of FAMILIES instead of the template's;
+    ``reasoning``: whether the reply may open with an unconstrained reasoning section (None: as the template
+    says). Raises ToolError, SchemaError, OptionError.
+    """
+    offered = read_tools(tools, separators=separators, unsupported=unsupported)
+    form = _family(tokenizer, family)
+    choice, eligible = _choose(offered, tool_choice)
+    _check_names(offered, form)
+    template = _template(tokenizer)
+    thinks = reasoning if reasoning is not None else _THINK[1] in template
+    section = _THINK if thinks else None
+    parallel = parallel_tool_calls and form.parallel and max_calls > 1
+    plan: ConstraintPlan | None = None
+    if choice != "none":
+        vocabulary = Vocabulary.of(tokenizer, eos_ids)
+        most = min(max_calls, MAX_PARALLEL) if parallel else 1
+        plan = _plan(vocabulary, eligible, form, choice, most, section)
+    shown = None if form.own_prompt or not offered or choice == "none" else [tool.as_openai() for tool in offered]
+    return Envelope(offered, form, choice, plan, shown, section, False, parallel)
+
+
+def _plan(
+    vocabulary: Vocabulary,
+    tools: Sequence[Tool],
+    family: Family,
+    choice: str,
+    most: int,
+    section: tuple[str, str] | None,
+) -> ConstraintPlan:
+    if choice == "required" and section is None:
+        return calls_plan(vocabulary, tools, family, most)
+    calls = calls_plan(vocabulary, tools, family, most, skip=family.trigger)
+    thinking = None if section is None else (section[0].encode(), section[1].encode())
+    return AutoPlan(vocabulary, calls, family.trigger.encode(), choice == "required", thinking)
+
+
+def _choose(tools: tuple[Tool, ...], choice: ToolChoice) -> tuple[str, tuple[Tool, ...]]:
+    if isinstance(choice, Mapping):
+        choice = str(choice.get("function", choice).get("name", ""))
+    elif choice in ("none", "auto", "required"):
+        if not tools and choice != "none":
+            raise ToolError(f"tool_choice={choice!r} needs at least one tool; none was given.")
+        return choice, tools
+    named = tuple(tool for tool in tools if tool.name == choice)
+    if not named:
+        known = ", ".join(tool.name for tool in tools) or "none at all"
+        raise ToolError(f"tool_choice {choice!r} is neither none, auto, required nor one of the tools ({known}).")
+    return "required", named
+
+
+def _family(tokenizer: Any, name: str | None) -> Family:
+    if name is None:
+        return family_of(_template(tokenizer), getattr(tokenizer, "response_template", None))
+    if name not in FAMILIES:
+        raise OptionError(f"family={name!r} is unknown; accepted are {', '.join(FAMILIES)}.")
+    return FAMILIES[name]
+
+
+def _template(tokenizer: Any) -> str:
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, dict):
+        template = template.get("tool_use") or template.get("default")
+    return template or ""
+
+
+def _check_names(tools: Sequence[Tool], family: Family) -> None:
+    for tool in tools:
+        if not re.fullmatch(family.name_pattern, tool.name):
+            raise ToolError(
+                f"Tool name {tool.name!r} is not legal for the {family.name} format; accepted is "
+                f"{family.name_pattern}. Rename the tool."
+            )
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, str) or content is None:
+        return content or ""
+    if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
+        return "".join(part["text"] for part in content)
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _arguments(call: Mapping[str, Any]) -> Any:
+    arguments = call.get("arguments", {})
+    return json.loads(arguments) if isinstance(arguments, str) else arguments
+
+
+def _with_dict_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """Templates serialise arguments themselves: OpenAI's JSON strings would be quoted twice."""
+    for call in message.get("tool_calls") or ():
+        body = call.get("function", call)
+        if isinstance(body.get("arguments"), str):
+            body["arguments"] = json.loads(body["arguments"] or "{}")
+    return message
+
+
+def _with_system(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    if messages and messages[0].get("role") == "system":
+        first = dict(messages[0])
+        first["content"] = f"{_text_of(first)}\n\n{text}"
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
