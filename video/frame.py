@@ -73,7 +73,7 @@ def to_rgb(picture: Any, *, order: Order = "rgb", bit_depth: int = 16) -> RGBArr
     is a ``FrameError`` that names what was given.
     """
     if hasattr(picture, "convert") and hasattr(picture, "getbands"):
-        picture, order = picture.convert("RGB"), "rgb"
+        picture, order = _from_pil(picture), "rgb"
     array = np.asarray(picture)
     if array.ndim == 2:
         array = array[:, :, None]
@@ -95,6 +95,20 @@ def to_rgb(picture: Any, *, order: Order = "rgb", bit_depth: int = 16) -> RGBArr
         rgb = np.array(levels[:, :, :3], order="C")
     rgb.flags.writeable = False
     return rgb
+
+
+def _from_pil(image: Any) -> Any:
+    """Eight-bit RGB, except that deep grey pictures keep their bits: PIL itself would clip them to white."""
+    if image.mode == "F":
+        return np.asarray(image)
+    if not image.mode.startswith("I"):
+        return image.convert("RGB")
+    levels = np.asarray(image)
+    if levels.min() < 0 or levels.max() > 65535:
+        raise FrameError(
+            f"a picture of mode {image.mode} holds {levels.min()} to {levels.max()}; accepted are 0 to 65535"
+        )
+    return levels.astype(np.uint16)
 
 
 def _channel_first(array: npt.NDArray[Any]) -> bool:

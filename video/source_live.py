@@ -211,7 +211,7 @@ class LiveSource(SourceBase):
         """Wait until the connection is over, or nothing has been heard of it for too long."""
         with self._condition:
             while connection.fate == "running" and not self._stop.is_set():
-                limit = self._stall if connection.opened else self._options.open_timeout
+                limit = self._stall if connection.opened else self._options.opening
                 rest = connection.last_arrival + limit - self._clock.now()
                 if rest <= 0:
                     connection.fate = "stalled"
@@ -241,7 +241,7 @@ class LiveSource(SourceBase):
             self._tell("ended", str(error))
         elif self._info is None:
             error = connection.error or SourceOpenTimeout(
-                f"{self._name} did not answer within {self._options.open_timeout:g} s (open_timeout)"
+                f"{self._name} did not answer within {self._options.opening:g} s (open_timeout)"
             )
         elif failures > self._attempts:
             error = self._given_up(connection, failures)
@@ -292,18 +292,23 @@ class LiveSource(SourceBase):
         while self._is_current(connection):
             picture = reader.picture() if reader.advance() else None
             if picture is not None:
+                self._count_retries(failures)
                 failures = 0
                 self._arrived(connection, reader, picture)
                 continue
             failures += 1
-            with self._condition:
-                self._counters.retries += 1
             if failures > reader.patience:
                 # A recording or iterator that is played live has an end; a camera that stops is a loss.
                 ends = reader.has_times or reader.patience == 0
+                self._count_retries(0 if ends else failures)
                 self._decide(connection, "ended" if ends else "lost", None)
                 return
             self._stop.wait(_RETRY_PAUSE)
+
+    def _count_retries(self, failures: int) -> None:
+        """Failed reads at the end of a recording are its end, not retries."""
+        with self._condition:
+            self._counters.retries += failures
 
     def _arrived(self, connection: Connection, reader: Reader, picture: Any) -> None:
         now = self._clock.now()

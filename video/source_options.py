@@ -22,6 +22,7 @@ class SourceOptions:
     ``fps`` thins a recording, and limits how often a live source hands out frames. ``rate`` is the pace of
     pictures that carry no times. ``read_timeout`` bounds one read inside OpenCV, ``stall_timeout`` (default: the
     same) how long a live source may send nothing before it is reconnected; a slow camera needs a larger one.
+    ``open_timeout`` defaults to 10 s, or twice ``stall_timeout`` if that is longer.
     ``frozen_timeout``: byte-identical frames for longer are a fault (None: never; "auto": 10 s for cameras and URLs).
     ``reconnect``: whether, or how many times in a row, a lost source is tried again, ``backoff`` apart, doubling
     up to ``backoff_cap``. ``rotation``: "auto" follows the file, "none" ignores it, a number turns clockwise instead.
@@ -29,7 +30,7 @@ class SourceOptions:
 
     fps: float | None = None
     rate: float | None = None
-    open_timeout: float = 10.0
+    open_timeout: float | None = None
     read_timeout: float = 10.0
     stall_timeout: float | None = None
     frozen_timeout: float | Literal["auto"] | None = "auto"
@@ -63,6 +64,11 @@ class SourceOptions:
             raise OptionError(
                 f"reconnect={self.reconnect!r} was given; accepted are True, False or a number of attempts"
             )
+
+    @property
+    def opening(self) -> float:
+        """Seconds that opening may take: OpenCV looks at two frames first, so slow cameras open slowly too."""
+        return self.open_timeout or max(10.0, 2.0 * (self.stall_timeout or 0.0))
 
     @property
     def stall(self) -> float:

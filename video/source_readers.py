@@ -106,7 +106,7 @@ class CaptureReader:
             return cv2.VideoCapture(self._target)
         parameters = [
             cv2.CAP_PROP_OPEN_TIMEOUT_MSEC,
-            max(1, round(self._options.open_timeout * 1000)),
+            max(1, round(self._options.opening * 1000)),
             cv2.CAP_PROP_READ_TIMEOUT_MSEC,
             max(1, round(self._options.native_read_timeout * 1000)),
         ]
@@ -123,10 +123,8 @@ class CaptureReader:
             return SourceOpenError(
                 f"{self.name} does not open: {reason}. Try to play it, or convert it to H.264 in MP4."
             )
-        if waited_s >= 0.9 * self._options.open_timeout:
-            return SourceOpenTimeout(
-                f"{self.name} did not answer within {self._options.open_timeout:g} s (open_timeout)"
-            )
+        if waited_s >= 0.9 * self._options.opening:
+            return SourceOpenTimeout(f"{self.name} did not answer within {self._options.opening:g} s (open_timeout)")
         return SourceOpenError(f"{self.name} does not open. Check the address, the password and that the camera is on.")
 
     def _describe(self, capture: Any) -> StreamInfo:
@@ -267,7 +265,8 @@ class PicturesReader:
         self._next += 1
         try:
             with Image.open(path) as opened:
-                self._picture = (ImageOps.exif_transpose(opened) if self._turn else opened).convert("RGB")
+                opened.load()
+                self._picture = ImageOps.exif_transpose(opened) if self._turn else opened.copy()
         except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError):
             return False
         return True

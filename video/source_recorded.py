@@ -97,13 +97,13 @@ class RecordedSource(SourceBase):
         raise SourceEnded(f"{self._name} is {'closed' if self._closed else 'at its end'}")
 
     def _await_first(self) -> None:
-        limit = self._clock.now() + self._options.open_timeout
+        limit = self._clock.now() + self._options.opening
         with self._condition:
             while self._info is None and not self._done:
                 rest = limit - self._clock.now()
                 if rest <= 0:
                     raise SourceOpenTimeout(
-                        f"{self._name} did not open within {self._options.open_timeout:g} s (open_timeout)"
+                        f"{self._name} did not open within {self._options.opening:g} s (open_timeout)"
                     )
                 self._condition.wait(rest)
             if self._counters.grabbed == 0 and self._error is not None:

@@ -35,6 +35,10 @@ def test_blue_in_bgr_is_blue_in_rgb() -> None:
         (np.full((4, 5), 1.0, np.float16), 255),
         (np.full((4, 5), True), 255),
         (Image.new("L", (5, 4), 77), 77),
+        (Image.new("P", (5, 4), 0), 0),
+        (Image.fromarray(np.full((4, 5), 257 * 77, np.uint16)), 77),
+        (Image.fromarray(np.full((4, 5), 257 * 77, np.int32)), 77),
+        (Image.fromarray(np.full((4, 5), 0.5, np.float32)), 128),
         (Image.new("RGBA", (5, 4), (77, 77, 77, 3)), 77),
     ],
 )

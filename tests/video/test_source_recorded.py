@@ -238,6 +238,12 @@ def test_folder_in_natural_order_with_exif_rotation(tmp_path: Path) -> None:
     assert [f.time_s for f in frames] == [0, 1, 2, 3]
 
 
+def test_deep_pictures_are_scaled_not_clipped(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "deep.png"), np.full((40, 40), 257 * 100, np.uint16))
+    cv2.imwrite(str(tmp_path / "alpha.png"), np.full((40, 40, 4), 50, np.uint8))
+    assert {int(f.rgb.mean()) for f in read_all(tmp_path)} == {50, 100}
+
+
 def test_a_broken_picture_in_a_folder_is_stepped_over(tmp_path: Path) -> None:
     for number in range(5):
         Image.new("RGB", (40, 30), (number, 0, 0)).save(tmp_path / f"{number}.png")
