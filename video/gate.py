@@ -4,7 +4,7 @@ The verdict only decides whether the last answer is *offered* as a draft, which 
 a wrong hit costs one rejected block, never an answer. Leaving a frame out altogether (``skippable``) is lossy, so it
 asks for more: no tile may have changed, no colour, and the anchor may not be old.
 
-Camera shake of 2 or more pixels of the thumbnail reads as change (SSIM 0.92 to 0.96); that is left as it is.
+Camera shake of 2 or more pixels of the thumbnail reads as change (SSIM 0.92 to 0.96) unless ``steady`` is asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from mmspec_agent.core.errors import OptionError
 
 from .frame import Frame
-from .similarity import Likeness, Thumbnail, compare, ssim, ssim_reference, thumbnail
+from .similarity import Likeness, Thumbnail, compare, compare_shaken, ssim, ssim_reference, thumbnail
 
 Reason = Literal["first", "discontinuity", "size", "scene break", "anchor age", "changed", "still"]
 _MAX_SPREAD = 0.02
@@ -31,6 +31,7 @@ class GateOptions:
     """``threshold``: SSIM from which the picture counts as unchanged. ``tile_threshold`` and ``colour_threshold``
     (levels of blurred chroma) matter for leaving frames out only. A ``scene break`` is an SSIM below ``break_ssim``,
     brightness changed by ``break_luma`` times, or colour gone (or back) to less than ``break_saturation``.
+    ``steady``: undo small shifts of the camera before a frame counts as changed (several ms, on such frames only).
     ``max_age_s``: an anchor older than this is no hit. ``calibrate_s``: lower the threshold to what sensor noise
     allows, measured over that many seconds, if the picture stands still then; never below ``calibrate_floor``.
     """
@@ -41,6 +42,7 @@ class GateOptions:
     break_ssim: float = 0.5
     break_luma: float = 1.3
     break_saturation: float = 0.25
+    steady: bool = False
     max_age_s: float | None = None
     calibrate_s: float | None = None
     calibrate_floor: float = 0.8
@@ -105,7 +107,10 @@ class Gate:
         if self._anchor.full_size != thumb.full_size:
             return self._miss("size", scene_break=True)
         age = max(0.0, frame.time_s - self._anchor_time)
-        return self._judge(compare(self._anchor, thumb), age)
+        likeness = compare(self._anchor, thumb)
+        if self._options.steady and likeness.ssim < self.threshold:
+            likeness = likeness._replace(ssim=compare_shaken(self._anchor, thumb))
+        return self._judge(likeness, age)
 
     def answered(self, frame: Frame) -> None:
         """``frame`` has been answered: it is the anchor from here on."""
@@ -142,6 +147,7 @@ class Gate:
         elif likeness.ssim < self.threshold:
             reason = "changed"
         hit = reason == "still"
+        # Tiles were compared where they lie, so a shaken frame is offered a draft and never left out.
         quiet = likeness.tile_min >= options.tile_threshold and likeness.colour <= options.colour_threshold
         return GateDecision(
             likeness.ssim,

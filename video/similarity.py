@@ -106,6 +106,26 @@ def compare(one: Thumbnail, other: Thumbnail) -> Likeness:
     )
 
 
+def compare_shaken(one: Thumbnail, other: Thumbnail, limit: float = 8.0) -> float:
+    """SSIM after undoing a shift of up to ``limit`` thumbnail pixels found by phase correlation: a shaking camera.
+
+    The plain value where the pictures are too small, or no such shift is found.
+    """
+    plain = ssim(one.gray, other.gray)
+    if min(one.gray.shape) < 4 * limit:
+        return plain
+    a, b = one.gray.astype(np.float32), other.gray.astype(np.float32)
+    window = cv2.createHanningWindow((a.shape[1], a.shape[0]), cv2.CV_32F)
+    (right, down), _ = cv2.phaseCorrelate(a, b, window)
+    if max(abs(right), abs(down)) > limit:
+        return plain
+    matrix = np.asarray([[1, 0, right], [0, 1, down]], dtype=np.float32)
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    back = np.asarray(cv2.warpAffine(other.gray, matrix, other.gray.shape[::-1], flags=flags), dtype=np.uint8)
+    edge = int(max(abs(right), abs(down))) + 1
+    return max(plain, ssim(one.gray[edge:-edge, edge:-edge], back[edge:-edge, edge:-edge]))
+
+
 def ssim(one: GrayArray, other: GrayArray) -> float:
     """Mean SSIM of two uint8 [h, w] pictures; equals scikit-image's default to 1e-4, absdiff below 7 pixels."""
     if min(one.shape) < WINDOW:

@@ -165,6 +165,18 @@ def test_slow_drift_is_compared_with_the_answered_frame() -> None:
     assert missed_at[0] < 150
 
 
+def test_camera_shake_reads_as_change_unless_it_is_undone() -> None:
+    """Shifts by 6 and 12 of 640 pixels are 2 and 4 of the thumbnail."""
+    for shift in (6, 12):
+        shaken = np.roll(scene(), (shift // 2, shift), axis=(0, 1))
+        assert not judge(scene(), shaken).hit
+        steady = judge(scene(), shaken, GateOptions(steady=True))
+        assert steady.hit
+        assert not steady.skippable
+    assert not judge(scene(0), scene(1), GateOptions(steady=True)).hit
+    assert judge(scene(0, 6, 6), scene(0, 6, 6), GateOptions(steady=True)).hit
+
+
 def test_an_old_anchor_is_no_hit() -> None:
     gate = Gate(GateOptions(max_age_s=5))
     first = frame(scene(), time_s=0.0)
