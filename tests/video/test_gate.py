@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from typing import Any
 
 import cv2
 import numpy as np
@@ -244,23 +244,16 @@ def test_calibration_is_not_fooled_by_motion_and_never_raises_the_threshold() ->
 
 
 def test_options_are_checked() -> None:
-    for options in ({"threshold": 2.0}, {"max_age_s": 0.0}, {"colour_threshold": -1.0}):
+    wrong: list[dict[str, Any]] = [{"threshold": 2.0}, {"max_age_s": 0.0}, {"colour_threshold": -1.0}]
+    for options in wrong:
         with pytest.raises(OptionError, match=next(iter(options))):
             GateOptions(**options)
 
 
 def test_the_gate_is_cheap() -> None:
-    """The bar is 3 ms on one quiet core; here the machine may be busy, so the best of three with room."""
-    threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)
-    try:
-        costs = []
-        for _ in range(3):
-            costs.append(measure_gate(frames=8))
-            if costs[-1].fast_ms < 3:
-                break
-            time.sleep(0.2)
-    finally:
-        cv2.setNumThreads(threads)
-    assert min(cost.fast_ms for cost in costs) < 6
+    """The bar is 3 ms of one core at 1080p; the machine may be busy, so the best of a few, with room for slow ones."""
+    costs = [measure_gate(frames=8)]
+    while costs[-1].cpu_ms >= 3 and len(costs) < 4:
+        costs.append(measure_gate(frames=8))
+    assert min(cost.cpu_ms for cost in costs) < 5
     assert max(cost.worst_error for cost in costs) < 1e-4
