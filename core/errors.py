@@ -139,3 +139,11 @@ class OutputTypeError(ConstraintError, TypeError):
 
 class OutputInvalid(MMSpecError, ValueError):
     """A finished reply does not fit the type or the keywords that could only be checked afterwards."""
+
+
+class PictureError(MMSpecError, ValueError):
+    """A picture cannot be used: not a picture, damaged, empty or too large."""
+
+
+class PictureInputError(PromptError):
+    """Pixel values, placeholders and ids of a request do not belong together."""
