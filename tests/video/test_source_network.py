@@ -118,10 +118,10 @@ def test_stalled_stream_is_reported_in_time_and_never_blocks() -> None:
         while not [event for event in source.take_events() if event.kind == "stalled"]:
             asked = time.monotonic()
             frame = source.latest(timeout=0.05)
-            assert time.monotonic() - asked < 0.3
+            assert time.monotonic() - asked < 0.8
             last = time.monotonic() if frame is not None else last
-            assert time.monotonic() - last < 2.5
-        assert 0.7 < time.monotonic() - last < 1.5
+            assert time.monotonic() - last < 4
+        assert 0.7 < time.monotonic() - last < 2.5
         assert source.stats.stalls == 1
         back = source.latest(timeout=8)
         assert back is not None
@@ -227,7 +227,7 @@ def test_live_reader_is_not_behind_the_stream() -> None:
         for _ in range(10):
             frame = source.latest(timeout=2)
             assert frame is not None
-            assert time.monotonic() - frame.arrived_s < 0.3
+            assert time.monotonic() - frame.arrived_s < 0.5
             time.sleep(0.2)
         assert source.stats.dropped >= 15
 
