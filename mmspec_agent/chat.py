@@ -20,6 +20,7 @@ from .generation import chat_processing
 from .options import ChatOptions
 from .prompts import Answer, Prompt, flatten_text, normalise_messages, render
 from .reply import Done, Event, Reply, StepPiece, TextPiece, TokenInfo, ToolCallPiece
+from .structured import form_of
 from .text_stream import Stopped, TextStream
 
 if TYPE_CHECKING:
@@ -35,8 +36,10 @@ class ChatRun:
         self._engine = engine
         self._conversation = conversation
         self._options = options
+        self._eos_ids = _eos_ids(engine.model.generation_config, options)
         self._prompt = self._render(messages)
-        self._text = TextStream(engine.tokenizer, options.stop_strings)
+        # Markers of tool calls are special tokens in some families; their reader needs to see them.
+        self._text = TextStream(engine.tokenizer, options.stop_strings, self._prompt.reader is None)
         self._tokens: list[TokenInfo] = []
         self._emitted = 0
 
@@ -47,7 +50,7 @@ class ChatRun:
         finish: str | None = None
         for step in decoder.steps():
             self._tokens += [_info(e) for e in step.emitted]
-            stopped = self._text.add([e.token for e in step.emitted])
+            stopped = self._text.add([e.token for e in step.emitted if e.token not in self._eos_ids])
             yield StepPiece(tuple(_info(e) for e in step.emitted), step.record)
             finish = step.finish
             if stopped is not None:
@@ -64,8 +67,11 @@ class ChatRun:
         return [TextPiece(text)] if self._prompt.reader is None else self._prompt.reader.feed(text)
 
     def _render(self, messages: Sequence[Any] | str) -> Prompt:
+        tokenizer = self._engine.tokenizer
         normal = flatten_text(normalise_messages(messages))
-        return Prompt(render(self._engine.tokenizer, normal), normal)
+        form = form_of(tokenizer, sorted(self._eos_ids), normal, self._options)
+        text = render(tokenizer, form.messages, **form.template_options)
+        return Prompt(text, form.messages, form.plan, form.reader)
 
     def _decoder(self) -> Decoder:
         engine, options, conversation = self._engine, self._options, self._conversation
@@ -85,7 +91,7 @@ class ChatRun:
         request = Request(
             conversation.tokens,
             sampler,
-            self._stop_rule(_eos_ids(config), room),
+            self._stop_rule(self._eos_ids, room),
             room,
             self._prompt.plan.open(room) if self._prompt.plan is not None else None,
             mode=options.mode,
@@ -93,6 +99,7 @@ class ChatRun:
             gamma=options.lossy_gamma or options.gamma,
             cancelled=options.cancelled,
             placeholder_ids=engine.target.placeholder_ids,
+            vocab_size=engine.target.vocab_size,
         )
         drafters = conversation.drafters if options.speculate else []
         decoder = Decoder(conversation.sequence, request, drafters, engine.controller, trace=open_trace(options.trace))
@@ -168,8 +175,8 @@ def _info(emitted: Emitted) -> TokenInfo:
     return TokenInfo(emitted.token, emitted.source, emitted.state, emitted.draw.logprob)
 
 
-def _eos_ids(config: GenerationConfig) -> frozenset[int]:
-    eos = config.eos_token_id
+def _eos_ids(config: GenerationConfig, options: ChatOptions) -> frozenset[int]:
+    eos = dict(options.generation or {}).get("eos_token_id", config.eos_token_id)
     if eos is None:
         return frozenset()
     return frozenset(eos if isinstance(eos, (list, tuple)) else [eos])

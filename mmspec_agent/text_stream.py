@@ -56,10 +56,11 @@ class Detokenizer:
 class TextStream:
     """Splits an answer into pieces safe to show: stop strings are found over token and step borders."""
 
-    def __init__(self, tokenizer: Any, stop_strings: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Any, stop_strings: Sequence[str] = (), skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._stops = tuple(s for s in stop_strings if s)
-        self._detokenizer = Detokenizer(tokenizer)
+        self._skip = skip_special_tokens
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens)
         self._ids: list[int] = []
         self._shown = 0
 
@@ -104,7 +105,7 @@ class TextStream:
     def _tokens_until_stop(self, first: int) -> int:
         """How many ids are needed until the text holds a stop string; only the last step's are in question."""
         for count in range(first + 1, len(self._ids)):
-            decoder = Detokenizer(self._tokenizer)
+            decoder = Detokenizer(self._tokenizer, self._skip)
             decoder.add(self._ids[:count])
             decoder.flush()
             if any(s in decoder.text for s in self._stops):
