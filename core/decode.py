@@ -14,7 +14,7 @@ from .accept import Choice, coupled, rejection
 from .constraint import Constraint
 from .controller import Controller, StepTimes
 from .drafters.base import Drafter, DraftState, DraftView, Outcome, Proposal
-from .drafting import cut_illegal, cut_tokens, extend_forced
+from .drafting import checked, cut_illegal, cut_tokens, extend_forced
 from .errors import Cancelled, DrafterWarning
 from .sampling import Draw, Sampler, probabilities
 from .stats import DecodeStats
@@ -61,6 +61,7 @@ class Request:
     chunk: int = 512
     skip_forced: bool = True
     placeholder_ids: frozenset[int] = frozenset()
+    vocab_size: int = 1 << 31
 
 
 @dataclass
@@ -157,7 +158,7 @@ class Decoder:
     def _ask(self, drafter: OpenDrafter, view: DraftView, budget: int) -> DraftTree:
         """A drafter's tree, made legal; a drafter that raises is dropped, the answer is unaffected."""
         try:
-            tree = drafter.state.propose(view, budget)
+            tree = checked(drafter.state.propose(view, budget), self.request.vocab_size)
             tree = cut_tokens(tree, self.request.placeholder_ids)
             if self.request.constraint is not None and not drafter.drafter.keeps_to_constraint:
                 tree = cut_illegal(tree, self.request.constraint)

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any, SupportsIndex
+
 from .constraint import Constraint
 from .errors import ConstraintError
 from .tree import ROOT, DraftTree, TreeBuilder
 
 FORCED = "forced"
 FORCED_LIMIT = 32
+
+
+def checked(tree: Any, vocab_size: int) -> DraftTree:
+    """What a drafter returned, if it is a tree of ids below ``vocab_size`` with finite scores.
+
+    TypeError or ValueError otherwise: drafters may be anybody's code, and a wrong id would fail in the target's
+    embedding, not in the drafter.
+    """
+    if not isinstance(tree, DraftTree):
+        raise TypeError(f"propose returned a {type(tree).__name__}; accepted is a DraftTree")
+    for token in tree.tokens:
+        if not isinstance(token, SupportsIndex) or not 0 <= int(token) < vocab_size:
+            raise ValueError(f"propose returned the token {token!r}; accepted are ids from 0 to {vocab_size - 1}")
+    for score in tree.scores:
+        if math.isnan(score):
+            raise ValueError("propose returned a score that is NaN; accepted are probabilities")
+    return tree
 
 
 def cut_tokens(tree: DraftTree, banned: frozenset[int]) -> DraftTree:

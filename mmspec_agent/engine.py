@@ -202,6 +202,7 @@ class Engine:
                 stop,
                 max_new_tokens,
                 placeholder_ids=self.target.placeholder_ids,
+                vocab_size=self.target.vocab_size,
             )
             decoder = Decoder(conversation.sequence, request, conversation.drafters, self.controller)
             for _ in decoder.steps():
