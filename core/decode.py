@@ -89,13 +89,15 @@ class Decoder:
         self._index = 0
 
     def steps(self) -> Iterator[Step]:
-        """One item per forward, until the reply ends. Closing the iterator early loses nothing."""
+        """One item per forward, until the reply ends or the context is full. Closing early loses nothing."""
         self.controller.begin_reply()
         finish: str | None = None
         while finish is None:
             self._prefill()
             started = time.perf_counter()
             pending = self.request.tokens[self.sequence.length :]
+            if self._index and len(pending) > self.sequence.max_rows:
+                return  # the context is full: what was said stands, nothing more can follow
             tree = self._draft(len(pending))
             drafted = time.perf_counter()
             tree, result = self._verify(pending, tree)
@@ -185,11 +187,10 @@ class Decoder:
             try:
                 return tree, self.sequence.verify(pending, tree, self._needs_hidden)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if not _is_out_of_memory(error) or not len(tree) or not self.controller.out_of_memory():
+                if not _is_out_of_memory(error) or not len(tree):
                     raise
-                tree = self.controller.choose(tree, len(pending), len(tree) // 2) if len(tree) > 1 else EMPTY
-                if self.controller.budget() == 0:
-                    tree = EMPTY
+                stepped = self.controller.out_of_memory()
+                tree = self.controller.choose(tree, len(pending), len(tree) // 2) if stepped else EMPTY
 
     @property
     def _needs_hidden(self) -> bool:
