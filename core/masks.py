@@ -20,14 +20,10 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Rows:
-    """The new rows of a forward: their ``order`` [q], what they see of each other ``visible`` [q, q].
-
-    ``block`` [q, q] marks rows that see each other whatever the window (a picture under bidirectional attention).
-    """
+    """The new rows of a forward: their ``order`` [q], what they see of each other ``visible`` [q, q]."""
 
     order: IntArray
     visible: BoolArray
-    block: BoolArray | None = None
 
     @classmethod
     def chain(cls, first: int, length: int) -> Rows:
@@ -51,11 +47,14 @@ class Rows:
 
     @classmethod
     def blocks(cls, first: int, block_ids: IntArray) -> Rows:
-        """A chain in which rows of one block (id >= 0: a picture) see each other in both directions."""
+        """A chain in which rows of one block (id >= 0: a picture) see each other in both directions.
+
+        Within a window only: as in Gemma3, a sliding layer cuts what lies too far back in the block.
+        """
         length = len(block_ids)
         same = (block_ids[:, None] == block_ids[None, :]) & (block_ids >= 0)[:, None]
         rows = cls.chain(first, length)
-        return cls(rows.order, rows.visible | same, same)
+        return cls(rows.order, rows.visible | same)
 
 
 def full_mask(cached: int, rows: Rows) -> BoolArray:
@@ -74,8 +73,6 @@ def sliding_mask(cached_order: IntArray, rows: Rows, window: int, chunked: bool 
         near = (order // window)[None, :] == (rows.order // window)[:, None]
     else:
         near = order[None, :] > (rows.order - window)[:, None]
-    if rows.block is not None:
-        near[:, len(cached_order) :] |= rows.block
     return np.asarray(mask & near)
 
 

@@ -1,0 +1,106 @@
+"""Features of pictures: computed once, handed to the model as its own tower's output (SYSTEM.md V5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from ..errors import PictureInputError
+from .families import Family, PictureInput
+from .memory import ByteStore
+
+
+@dataclass(frozen=True)
+class PictureFeatures:
+    """Rows [n, width] that take the place of a picture's placeholders.
+
+    ``deep``: rows [n, width] added after early layers (deepstack). ``stacked``: whether the model takes the rows
+    as one tensor, or as a list with one entry per picture.
+    """
+
+    rows: torch.Tensor
+    deep: tuple[torch.Tensor, ...] = ()
+    stacked: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held."""
+        return self.rows.nbytes + sum(deep.nbytes for deep in self.deep)
+
+    def cut(self, start: int, end: int) -> PictureFeatures:
+        """The rows start … end-1."""
+        if (start, end) == (0, len(self.rows)):
+            return self
+        return replace(self, rows=self.rows[start:end], deep=tuple(deep[start:end] for deep in self.deep))
+
+
+class EncoderOutput(NamedTuple):
+    """What the models read of their tower's output."""
+
+    pooler_output: Any
+    deepstack_features: list[list[torch.Tensor]] | None = None
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """What transformers asks of outputs it hands on."""
+        return tuple(value for value in self if value is not None)
+
+
+def as_model_output(parts: Sequence[PictureFeatures]) -> EncoderOutput:
+    """Features of consecutive pictures in the form the model's own tower would give them."""
+    rows = [part.rows for part in parts]
+    layers = len(parts[0].deep)
+    deep = [[part.deep[layer] for part in parts] for layer in range(layers)] if layers else None
+    return EncoderOutput(torch.cat(rows)[None] if parts[0].stacked else rows, deep)
+
+
+class Encoder:
+    """Runs the vision tower, once per picture, and remembers the features within the visual memory's budget."""
+
+    def __init__(self, model: PreTrainedModel, family: Family, memory: ByteStore) -> None:
+        self._model = model
+        self._memory = memory
+        self.family = family
+        self.passes = 0
+        """Times the vision tower ran so far."""
+
+    def encode(self, picture: PictureInput) -> PictureFeatures:
+        """Features of a picture; PictureInputError if they do not fill its placeholders."""
+        key = f"features:{picture.key}"
+        held = self._memory.get(key)
+        if held is None:
+            held = self._run(picture)
+            self._memory.put(key, held, held.bytes)
+        assert isinstance(held, PictureFeatures)
+        if picture.count is not None and picture.count != len(held.rows):
+            raise PictureInputError(
+                f"the vision tower gives {len(held.rows)} rows for a picture with {picture.count} placeholders; the "
+                "processor's settings do not belong to this model"
+            )
+        return held
+
+    @torch.inference_mode()
+    def _run(self, picture: PictureInput) -> PictureFeatures:
+        core = self._model
+        arguments = {
+            name: value.to(core.device) if isinstance(value, torch.Tensor) else value
+            for name, value in picture.arguments.items()
+        }
+        pixels = arguments["pixel_values"]
+        if pixels.is_floating_point():
+            arguments["pixel_values"] = pixels.to(core.dtype)
+        output = core.get_image_features(**arguments, return_dict=True)
+        self.passes += 1
+        return _gather(output)
+
+
+def _gather(output: Any) -> PictureFeatures:
+    pooled = output.pooler_output
+    stacked = isinstance(pooled, torch.Tensor)
+    rows = pooled.flatten(0, -2) if stacked else torch.cat([part.flatten(0, -2) for part in pooled])
+    deep = getattr(output, "deepstack_features", None) or ()
+    layers = tuple(layer if isinstance(layer, torch.Tensor) else torch.cat(list(layer)) for layer in deep)
+    return PictureFeatures(rows, layers, stacked)
