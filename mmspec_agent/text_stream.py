@@ -57,11 +57,9 @@ class TextStream:
     """Splits an answer into pieces safe to show: stop strings are found over token and step borders."""
 
     def __init__(self, tokenizer: Any, stop_strings: Sequence[str] = (), skip_special_tokens: bool = True) -> None:
-        self._tokenizer = tokenizer
         self._stops = tuple(s for s in stop_strings if s)
-        self._skip = skip_special_tokens
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens)
-        self._ids: list[int] = []
+        self._count = 0
         self._shown = 0
 
     @property
@@ -70,17 +68,19 @@ class TextStream:
         return self._detokenizer.text
 
     def add(self, ids: Sequence[int]) -> Stopped | None:
-        """Append a step's ids; says so if they complete a stop string."""
-        start = len(self.text)
-        self._ids.extend(ids)
-        self._detokenizer.add(ids)
-        at = self._find_stop(start)
-        if at is None:
-            return None
-        text = self.text[:at]
-        count = self._tokens_until_stop(len(self._ids) - len(ids))
-        self._detokenizer.text = text
-        return Stopped(count, text)
+        """Append a step's ids; says so if they complete a stop string.
+
+        Token by token, so that where the answer ends does not depend on how many tokens a step brought.
+        """
+        for token in ids:
+            start = len(self.text)
+            self._count += 1
+            self._detokenizer.add([token])
+            at = self._find_stop(start)
+            if at is not None:
+                self._detokenizer.text = self.text[:at]
+                return Stopped(self._count, self.text)
+        return None
 
     def piece(self, held_back: int = 0) -> str:
         """What may be shown now and was not yet; ``held_back`` more characters are kept for others' reasons."""
@@ -101,16 +101,6 @@ class TextStream:
         longest = max(map(len, self._stops), default=0)
         found = [self.text.find(s, max(0, start - longest + 1)) for s in self._stops]
         return min((at for at in found if at >= 0), default=None)
-
-    def _tokens_until_stop(self, first: int) -> int:
-        """How many ids are needed until the text holds a stop string; only the last step's are in question."""
-        for count in range(first + 1, len(self._ids)):
-            decoder = Detokenizer(self._tokenizer, self._skip)
-            decoder.add(self._ids[:count])
-            decoder.flush()
-            if any(s in decoder.text for s in self._stops):
-                return count
-        return len(self._ids)
 
     def _possible_stop(self) -> int:
         """Length of the longest end of the text that could still become a stop string."""
