@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tiny import ARCHITECTURES, VOCAB, tiny_model
+
 from mmspec_agent.core.hf_target import HFTarget
 from mmspec_agent.core.tree import ROOT, DraftTree
-from tiny import ARCHITECTURES, VOCAB, tiny_model
 
 
 def random_tree(rng: np.random.Generator, nodes: int) -> DraftTree:

@@ -54,9 +54,7 @@ def _llava() -> PreTrainedModel:
         "patch_size": 14,
         "projection_dim": 16,
     }
-    config = LlavaConfig(
-        vision_config=vision, text_config={"model_type": "llama", **TEXT}, image_token_index=VOCAB - 1
-    )
+    config = LlavaConfig(vision_config=vision, text_config={"model_type": "llama", **TEXT}, image_token_index=VOCAB - 1)
     return LlavaForConditionalGeneration(config)
 
 
