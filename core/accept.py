@@ -41,7 +41,8 @@ def rejection(
 
     ``target_probs`` [V] is the target's processed distribution. The i-th draw x is accepted with probability
     min(1, γ · r_i(x) / w_i(x)); a rejection leaves r ← norm(r − min(w, γ r)) and takes x out of w. γ <= 1 keeps
-    the law; γ > 1 does not (``lossy_gamma``): mass above the target's is then clipped from the residual.
+    the law; γ > 1 does not (``lossy_gamma``): mass above the target's is then clipped from the residual. A
+    recovered token that another guess at ``node`` carries goes on there: its subtree was drawn independently.
     """
     residual = target_probs
     excluded: list[int] = []
@@ -55,7 +56,8 @@ def rejection(
         if left.sum() > 0:
             residual = left / left.sum()
         excluded.append(trial.token)
-    return Choice(draw_from(residual, noise, index, Purpose.RESIDUAL), None)
+    token = draw_from(residual, noise, index, Purpose.RESIDUAL)
+    return Choice(token, tree.child(node, token))
 
 
 def _accepts(target_prob: float, draft_prob: float, gamma: float, noise: ReplyNoise, index: int, rank: int) -> bool:

@@ -15,7 +15,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from .tree import EMPTY, DraftTree
+from .tree import DraftTree
 
 ROW_CLASSES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 PRIOR_SLOPE = 0.012
@@ -161,7 +161,7 @@ class Controller:
         count = self._best_count(sorted(tree.scores, reverse=True), pending)
         if self.level is Level.PLAIN:
             count = min(count or 1, 4)
-        return tree.trim(min(count, room)) if min(count, room) else EMPTY
+        return tree.trim(min(count, room))
 
     def _best_count(self, scores: Sequence[float], pending: int) -> int:
         best, best_rate, gained = 0, 1.0 / self.cost.relative(pending), 1.0

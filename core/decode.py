@@ -87,6 +87,8 @@ class Decoder:
     def __post_init__(self) -> None:
         self._prompt_length = len(self.request.tokens)
         self._index = 0
+        # At temperature 0 the law is a point: the coupled rule is the ratio test, and needs no draws.
+        self._ratio_test = self.request.mode == "rejection" and not self.request.sampler.processing.greedy
 
     def steps(self) -> Iterator[Step]:
         """One item per forward, until the reply ends or the context is full. Closing early loses nothing."""
@@ -154,7 +156,7 @@ class Decoder:
             noise,
             leaves,
             remaining=remaining,
-            proposal=Proposal(request.beta, noise, self._index) if request.mode == "rejection" else None,
+            proposal=Proposal(request.beta, noise, self._index) if self._ratio_test else None,
         )
 
     def _ask(self, drafter: OpenDrafter, view: DraftView, budget: int) -> DraftTree:
@@ -190,7 +192,7 @@ class Decoder:
                 if not _is_out_of_memory(error) or not len(tree):
                     raise
                 stepped = self.controller.out_of_memory()
-                tree = self.controller.choose(tree, len(pending), len(tree) // 2) if stepped else EMPTY
+                tree = self.controller.choose(tree, len(pending), len(tree) // 2) if stepped else tree.trim(0)
 
     @property
     def _needs_hidden(self) -> bool:
@@ -219,10 +221,10 @@ class Decoder:
     def _choose(self, tree: DraftTree, result: StepResult, node: int) -> tuple[Choice, Draw]:
         request = self.request
         mask = request.constraint.mask() if request.constraint is not None else None
-        if request.mode == "rejection" and node in tree.trials:
-            probs = probabilities(request.sampler.scores(result.row(node), mask))
-            choice = rejection(tree, node, probs, request.sampler.noise, self._index, request.gamma)
-            return choice, Draw(choice.token)
+        if self._ratio_test and node in tree.trials:
+            scores = request.sampler.scores(result.row(node), mask)
+            choice = rejection(tree, node, probabilities(scores), request.sampler.noise, self._index, request.gamma)
+            return choice, request.sampler.kept(choice.token, scores, result.row(node))
         draw = request.sampler.draw(result, node, self._index, mask)
         return coupled(tree, node, draw.token), draw
 
@@ -291,7 +293,7 @@ class Decoder:
         stats.sources.update(e.source for e in emitted)
         stats.forced += sum(e.source == "forced" for e in emitted)
         if first:
-            stats.first_emitted = len(emitted)
+            stats.first_emitted, stats.first_rows = len(emitted), stats.rows
             stats.prefilled_tokens = self._prompt_length - stats.reused_tokens
             stats.prefill_seconds += times.total
         else:

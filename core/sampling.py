@@ -94,7 +94,11 @@ class Sampler:
             return Draw(single, logprob=0.0)
         logits = result.row(node)
         scores = self.scores(logits, mask)
-        token = self._choose(scores, index)
+        return self.kept(self._choose(scores, index), scores, logits)
+
+    def kept(self, token: int, scores: torch.Tensor, logits: torch.Tensor) -> Draw:
+        """``token`` with what the caller asked to keep of its processed ``scores`` and raw ``logits`` [1, V]."""
+        p = self.processing
         return Draw(
             token,
             scores if p.keep_scores else None,

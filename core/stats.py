@@ -22,6 +22,7 @@ class DecodeStats:
     first_emitted: int = 0
     forwards: int = 0
     rows: int = 0
+    first_rows: int = 0
     drafted: int = 0
     accepted: int = 0
     forced: int = 0
@@ -41,6 +42,11 @@ class DecodeStats:
     def steps(self) -> int:
         """Verify forwards after the first one."""
         return max(0, self.forwards - 1)
+
+    @property
+    def decode_rows(self) -> int:
+        """Rows of the verify forwards after the first one."""
+        return self.rows - self.first_rows
 
     @property
     def tokens_per_step(self) -> float:

@@ -129,9 +129,7 @@ class DraftTree:
     def trim(self, budget: int) -> DraftTree:
         """At most ``budget`` nodes, those of the highest score, together with their ancestors.
 
-        Scores do not increase along a path, so the best nodes already form a tree. Trees that carry trials
-        are not trimmed after the draw (that would change the proposal): nodes are cut from the end, and
-        parents whose trials lost a node lose their trials too, which hands them to the coupled rule.
+        Scores do not increase along a path, so the best nodes already form a tree.
         """
         if len(self) <= budget:
             return self
@@ -139,18 +137,19 @@ class DraftTree:
         return self.select(sorted(order[: max(budget, 0)]))
 
     def select(self, keep: Sequence[int]) -> DraftTree:
-        """The tree of the nodes in ``keep`` (ascending); nodes whose ancestors are missing are left out."""
+        """The tree of the nodes in ``keep`` (ascending); nodes whose ancestors are missing are left out.
+
+        A parent keeps all its trials, also those whose nodes are cut: which nodes are cut depends on what was
+        drawn, so leaving out a draw, or a parent's draws for the loss of one, would change the proposal. A draw
+        that is accepted without a node ends the walk with its token.
+        """
         new_index = {ROOT: ROOT}
         kept: list[int] = []
         for node in keep:
             if self.parents[node] in new_index:
                 new_index[node] = len(kept)
                 kept.append(node)
-        trials = {
-            new_index[parent]: drawn
-            for parent, drawn in self.trials.items()
-            if parent in new_index and all(self._kept_trial(parent, t, new_index) for t in drawn)
-        }
+        trials = {new_index[parent]: drawn for parent, drawn in self.trials.items() if parent in new_index}
         return DraftTree(
             tuple(self.tokens[i] for i in kept),
             tuple(new_index[self.parents[i]] for i in kept),
@@ -158,10 +157,6 @@ class DraftTree:
             tuple(self.scores[i] for i in kept),
             trials,
         )
-
-    def _kept_trial(self, parent: int, trial: Trial, new_index: Mapping[int, int]) -> bool:
-        node = self.child(parent, trial.token)
-        return node is not None and node in new_index
 
     def positions(self, first: int) -> IntArray:
         """[n] positions of the nodes when the first token after the root has position ``first``."""

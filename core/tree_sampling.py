@@ -115,7 +115,9 @@ def _number_of_draws(weights: FloatArray, mass: float = 0.9, most: int = 4) -> i
 
 def _draw(ids: IntArray, weights: FloatArray, count: int, proposal: Proposal, depth: int, parent: int) -> list[int]:
     """``count`` tokens without replacement: the Gumbel-top-k of log w (Kool et al., ICML 2019)."""
-    rank = (parent + 1) & 0xFFFFFFFF
+    # Depth tells the steps apart: two steps that reach the same token index must not share its noise, because
+    # where the first one ended may depend on what it had drawn there.
+    rank = depth << 16 | (parent + 1)
     gumbel = proposal.noise.gumbel(proposal.index + depth, ids, Purpose.PROPOSAL, rank)
     return [int(token) for token in ids[np.argsort(-(np.log(weights) + gumbel))[:count]]]
 
