@@ -201,6 +201,15 @@ class Arena:
             tuple((layer.keys[:, :, start:end].clone(), layer.values[:, :, start:end].clone()) for layer in self.layers)
         )
 
+    def read_keys(self, start: int, end: int) -> list[torch.Tensor]:
+        """Copies of the keys of rows start … end-1, one tensor [1, heads, rows, head_dim] a layer."""
+        return [layer.keys[:, :, start:end].clone() for layer in self.layers]
+
+    def write_keys(self, start: int, keys: Sequence[torch.Tensor]) -> None:
+        """Replace the keys of committed rows from ``start`` on, as ``read_keys`` gives them (SYSTEM.md V7)."""
+        for layer, new in zip(self.layers, keys, strict=True):
+            layer.keys[:, :, start : start + new.shape[2]] = new
+
     def append(self, rows: KVRows) -> None:
         """Copy stored rows behind the committed ones and commit them."""
         self.reserve(rows.length)

@@ -56,5 +56,9 @@ class Positions:
         for values in (self._order, self._next):
             values[start:kept] = values[end:length].copy()
 
+    def shift(self, start: int, end: int, by: int) -> None:
+        """Rows start … end-1 were rotated by ``by`` positions; their order stays."""
+        self._next[start:end] += by
+
     def _broadcast(self, positions: IntArray) -> IntArray:
         return np.tile(positions, (self.axes, 1))
