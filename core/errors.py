@@ -145,5 +145,9 @@ class PictureError(MMSpecError, ValueError):
     """A picture cannot be used: not a picture, damaged, empty or too large."""
 
 
+class PictureNotFound(PictureError, FileNotFoundError):
+    """There is no picture at the path given."""
+
+
 class PictureInputError(PromptError):
     """Pixel values, placeholders and ids of a request do not belong together."""
