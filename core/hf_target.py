@@ -217,6 +217,12 @@ class HFSequence:
         self.arena.truncate(length)
         self._verified = None
 
+    def drop(self, start: int, end: int) -> None:
+        """Evict the rows start … end-1; those behind keep the positions they were computed with (SYSTEM.md V7)."""
+        self.positions.drop(start, end, self.length)
+        self.arena.drop(start, end)
+        self._verified = None
+
     def _next_order(self, order: IntArray) -> int:
         return int(order[-1]) + 1 if len(order) else 0
 
