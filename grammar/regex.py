@@ -16,7 +16,7 @@ from re import _constants as op  # type: ignore[attr-defined]  # isort: skip
 from re import _parser as sre  # type: ignore[attr-defined]  # isort: skip
 
 _MAX_STATES: Final = 4000
-_PREFERRED: Final = "a0A-_ .:/1b@,;+x~!#$%&'()*<=>?[]^`{|}é中\"\\\n\t"
+_PREFERRED: Final = "a1A-_ .0:/b@,;+x~!#$%&'()*<=>?[]^`{|}é中\"\\\n\t"
 _INFINITE: Final = 1 << 30
 
 

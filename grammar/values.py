@@ -13,7 +13,9 @@ from .hints import Hint
 _NUMBER: Final = re.compile(r"(?<![A-Za-z0-9_.])-?\d+(?:,\d{3})*(?:\.\d+)?")
 _COUNT_WORDS: Final = {
     word: str(value)
-    for value, word in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"])
+    for value, word in enumerate(
+        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    )
 }
 _COUNTED: Final = re.compile(r"\b(" + "|".join(_COUNT_WORDS) + r")\b", re.I)
 _QUOTED: Final = re.compile(r"'((?:[^'\n]|(?<=\w)'(?=\w)){1,120})'(?!\w)|\"([^\"\n]{1,120})\"|[“‘]([^”’\n]{1,120})[”’]")
@@ -30,7 +32,58 @@ _PRECISE: Final[dict[str, re.Pattern[str]]] = {
 _STOPS: Final = re.compile(r"[\"\n]|[.,;:!?)\]}](?=\s|$)")
 _CAMEL_END: Final = 80
 _SENTENCE_STARTS: Final = frozenset(
-    ["a", "an", "the", "what", "how", "find", "calculate", "get", "i", "is", "can", "could", "please", "create", "for", "from", "in", "on", "of", "at", "determine", "compute", "show", "tell", "give", "which", "who", "when", "where", "why", "do", "does", "need", "want", "would", "me", "my", "you", "help", "list", "search", "if", "to", "write", "convert", "estimate", "identify", "retrieve", "generate", "play"]
+    [
+        "a",
+        "an",
+        "the",
+        "what",
+        "how",
+        "find",
+        "calculate",
+        "get",
+        "i",
+        "is",
+        "can",
+        "could",
+        "please",
+        "create",
+        "for",
+        "from",
+        "in",
+        "on",
+        "of",
+        "at",
+        "determine",
+        "compute",
+        "show",
+        "tell",
+        "give",
+        "which",
+        "who",
+        "when",
+        "where",
+        "why",
+        "do",
+        "does",
+        "need",
+        "want",
+        "would",
+        "me",
+        "my",
+        "you",
+        "help",
+        "list",
+        "search",
+        "if",
+        "to",
+        "write",
+        "convert",
+        "estimate",
+        "identify",
+        "retrieve",
+        "generate",
+        "play",
+    ]
 )
 
 
