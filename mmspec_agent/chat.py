@@ -13,11 +13,14 @@ from mmspec_agent.core.errors import ContextOverflow, OptionError, PromptError
 from mmspec_agent.core.memory import check_request
 from mmspec_agent.core.noise import ReplyNoise
 from mmspec_agent.core.sampling import Draw, IdBuffer, Sampler
+from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.core.trace import open_trace
+from mmspec_agent.core.visual.placing import Placed
 
 from .conversation import Conversation
 from .generation import chat_processing
 from .options import ChatOptions
+from .pictures import PictureRules, extract
 from .prompts import Answer, Prompt, flatten_text, normalise_messages, render
 from .reply import Done, Event, Reply, StepPiece, TextPiece, TokenInfo, ToolCallPiece
 from .structured import form_of
@@ -61,28 +64,52 @@ class ChatRun:
         yield from self._pieces(self._text.finish(stopped=stopped is not None))
         yield Done(self._reply(decoder, finish or "length"))
 
+    @property
+    def prompt(self) -> Prompt:
+        """The rendered prompt, with the constraint and the reader of its answer."""
+        return self._prompt
+
     def _pieces(self, text: str) -> Sequence[TextPiece | ToolCallPiece]:
         if not text:
             return ()
         return [TextPiece(text)] if self._prompt.reader is None else self._prompt.reader.feed(text)
 
     def _render(self, messages: Sequence[Any] | str) -> Prompt:
-        tokenizer = self._engine.tokenizer
-        normal = flatten_text(normalise_messages(messages))
-        form = form_of(tokenizer, sorted(self._eos_ids), normal, self._options)
-        text = render(tokenizer, form.messages, **form.template_options)
-        return Prompt(text, form.messages, form.plan, form.reader)
+        engine, options = self._engine, self._options
+        rules = PictureRules(options.allow_remote, options.allow_local)
+        shown, pictures = extract(normalise_messages(messages), rules)
+        vision = engine.vision if pictures else engine.vision_or_none
+        normal = flatten_text(shown, keep_pictures=vision is not None)
+        form = form_of(engine.tokenizer, sorted(self._eos_ids), normal, options)
+        if vision is None:
+            text = render(engine.tokenizer, form.messages, **form.template_options)
+            return Prompt(text, form.messages, form.plan, form.reader)
+        text, inputs = vision.render(form.messages, pictures, **form.template_options)
+        return Prompt(text, form.messages, form.plan, form.reader, inputs)
+
+    def _encode(self) -> tuple[list[int], tuple[Placed, ...]]:
+        """Ids of the prompt, and where its pictures lie among them."""
+        tokenizer, vision = self._engine.tokenizer, self._engine.vision_or_none
+        if vision is None:
+            return self._conversation.encode(tokenizer, self._prompt.text), ()
+        return self._conversation.encode_with_pictures(vision, tokenizer, self._prompt.text, self._prompt.pictures)
+
+    def _see(self, stats: DecodeStats) -> None:
+        """Bring the prompt's pictures into the cache, from what is stored or through the vision tower."""
+        vision = self._engine.vision_or_none
+        if vision is not None:
+            vision.absorb(self._conversation, stats, self._options.cancelled)
 
     def _decoder(self) -> Decoder:
         engine, options, conversation = self._engine, self._options, self._conversation
-        ids = conversation.encode(engine.tokenizer, self._prompt.text)
+        ids, placed = self._encode()
         if not ids:
             raise PromptError("the prompt is empty after the chat template; pass at least one message with text")
         room = self._room(len(ids))
         check_request(engine.target, engine.memory_budget, len(ids), room, engine.controller.max_nodes)
         config = self._generation_config(len(ids), room)
         conversation.rendered = ""
-        reused = conversation.reuse(ids)
+        reused = conversation.reuse(ids, placed)
         sampler = Sampler(
             chat_processing(engine.model, config, len(ids), options.logprobs),
             ReplyNoise(options.seed),
@@ -98,12 +125,14 @@ class ChatRun:
             beta=options.beta,
             gamma=options.lossy_gamma or options.gamma,
             cancelled=options.cancelled,
+            skip_forced=options.skip_forced,
             placeholder_ids=engine.target.placeholder_ids,
             vocab_size=engine.target.vocab_size,
         )
         drafters = conversation.drafters if options.speculate else []
         decoder = Decoder(conversation.sequence, request, drafters, engine.controller, trace=open_trace(options.trace))
         decoder.stats.prompt_tokens, decoder.stats.reused_tokens = len(ids), reused
+        self._see(decoder.stats)
         if options.lossy_gamma is not None:
             decoder.stats.lossy.append(f"lossy_gamma={options.lossy_gamma}")
         return decoder

@@ -41,7 +41,8 @@ class ChatOptions:
 
     ``mode``: "coupled" (same tokens as plain decoding) or "rejection" (same law, §3.3; ``beta`` flattens the
     proposal, ``gamma`` <= 1). ``lossy_gamma`` > 1 accepts more than the target's law allows and is reported.
-    ``speculate=False`` is the plain loop. ``trace``: a path for JSON lines, or a callable.
+    ``speculate=False`` is the loop without drafts, ``skip_forced=False`` without Rule A. ``trace``: a path for JSON
+    lines, or a callable. ``allow_remote``: fetch pictures from http(s) URLs; ``allow_local``: read paths in messages.
     """
 
     max_new_tokens: int = 256
@@ -54,6 +55,7 @@ class ChatOptions:
     gamma: float = 1.0
     lossy_gamma: float | None = None
     speculate: bool = True
+    skip_forced: bool = True
     trace: Trace = None
     cancelled: Callable[[], bool] | None = None
     tools: Sequence[Any] | None = None
@@ -63,6 +65,8 @@ class ChatOptions:
     json_style: str = "spaced"
     unsupported: str = "refuse"
     compliance: Any = None
+    allow_remote: bool = False
+    allow_local: bool = True
     generation: Mapping[str, Any] | None = None
 
     @classmethod

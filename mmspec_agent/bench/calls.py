@@ -1,0 +1,158 @@
+"""``mmspec bench calls``: function calls against plain constrained decoding, under one and the same constraint.
+
+The claim is (forwards relative to plain) × (cost of a forward relative to plain), both printed, and the
+wall-clock of decoding that comes of it. The first forward, which also prefills, is apart in every arm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmspec_agent.core.errors import OptionError
+from mmspec_agent.models.progress import Progress
+from mmspec_agent.models.resolve import load_model
+
+from .call_arms import ALL, HF, NAMES, PLAIN, RULE_A, CallArms, Called
+from .call_tasks import CallTask, load_tasks
+from .common import Bar, Report, Spread, Timed, environment, take_turns
+
+DECODE_BAR = 4.2
+COST_BAR = 0.24
+SESSION_BAR = 0.30
+
+
+@dataclass(frozen=True)
+class CallsOptions:
+    """What to run. ``limit``: tasks in the order of the file (None: all); ``dtype``: bf16 or fp32."""
+
+    model: str = "reference-lm"
+    tasks: Path | None = None
+    limit: int | None = None
+    dtype: str = "bf16"
+    max_new_tokens: int = 192
+
+
+class Run(NamedTuple):
+    """One task: what every arm gave, and the call in a session."""
+
+    task: CallTask
+    arms: dict[str, Called]
+    session: Called
+
+
+def run(options: CallsOptions, progress: Progress) -> Report:
+    """The whole benchmark; OptionError for options outside what is accepted."""
+    if options.dtype not in ("bf16", "fp32"):
+        raise OptionError(f"--dtype {options.dtype}: accepted are bf16 and fp32")
+    tasks = load_tasks(options.tasks)[: options.limit]
+    progress.stage(f"{options.dtype}: loading {options.model}")
+    arms = CallArms(*load_model(options.model, dtype=options.dtype), options.max_new_tokens)
+    report = Report("calls", environment(model=options.model, dtype=options.dtype, tasks=len(tasks)))
+    for name in NAMES:
+        arms.call(name, tasks[0])  # untimed: allocations, compiled grammars, the cost model's first figures
+    progress.stage(f"{options.dtype}: {len(tasks)} tasks, {len(NAMES) + 1} arms in turn", float(len(tasks)))
+    runs = []
+    for turn, task in enumerate(tasks):
+        timed: dict[str, Timed] = take_turns(arms.calls(task), turn)
+        runs.append(Run(task, {name: t.value for name, t in timed.items()}, arms.call_in_session(task)))
+        progress.advance_to(float(turn + 1))
+    summarise(report, runs, options)
+    return report
+
+
+def summarise(report: Report, runs: Sequence[Run], options: CallsOptions) -> None:
+    """Ratios, bars and details."""
+    for over in (HF, PLAIN):
+        decode = _spread(runs, lambda r, o=over: r.arms[o].decode_seconds, lambda r: r.arms[ALL].decode_seconds)
+        report.ratios[f"decode speed: all / {over}"] = decode
+        report.ratios[f"decode speed: Rule A / {over}"] = _spread(
+            runs, lambda r, o=over: r.arms[o].decode_seconds, lambda r: r.arms[RULE_A].decode_seconds
+        )
+        report.ratios[f"whole call: all / {over}"] = _spread(
+            runs, lambda r, o=over: r.arms[o].seconds, lambda r: r.arms[ALL].seconds
+        )
+        report.bars.append(Bar(f"decode speed over {over}", decode.median, DECODE_BAR))
+    forwards, cost = forwards_ratio(runs, ALL), cost_ratio(runs, ALL)
+    report.bars.append(Bar("forwards × cost of a forward, relative to plain", forwards * cost, COST_BAR, True))
+    session = _spread(runs, lambda r: r.session.seconds, lambda r: r.arms[HF].seconds)
+    report.ratios["seconds of a whole call in a session / HF generate"] = session
+    report.bars.append(Bar("seconds of a call in a session over HF generate", session.median, SESSION_BAR, True))
+    report.bars.append(Bar("share of valid calls", _share(runs, lambda r: r.task.is_valid(r.arms[ALL].calls)), 1.0))
+    equal = _share(runs, lambda r: r.arms[ALL].tokens == r.arms[PLAIN].tokens)
+    equal_hf = _share(runs, lambda r: r.arms[ALL].tokens == r.arms[HF].tokens)
+    if options.dtype == "fp32":
+        report.bars.append(Bar("share of tasks with the plain arm's very tokens", equal, 1.0))
+        report.bars.append(Bar("share of tasks with HF generate's very tokens", equal_hf, 1.0))
+    report.arms = {name: _arm(runs, name) for name in NAMES}
+    report.details = {
+        "forwards_relative_to_plain": {name: forwards_ratio(runs, name) for name in NAMES},
+        "cost_of_a_forward_relative_to_plain": {name: cost_ratio(runs, name) for name in NAMES},
+        "tasks_equal_to_plain": equal,
+        "tasks_equal_to_hf": equal_hf,
+        "tasks": [_row(r) for r in runs],
+    }
+
+
+def forwards_ratio(runs: Sequence[Run], name: str) -> float:
+    """Decode forwards per token of an arm, in those of the plain loop."""
+    return _per_token(runs, name, lambda c: c.forwards - 1) / _per_token(runs, PLAIN, lambda c: c.forwards - 1)
+
+
+def cost_ratio(runs: Sequence[Run], name: str) -> float:
+    """Decode seconds per forward of an arm, in those of the plain loop."""
+
+    def cost(arm: str) -> float:
+        return sum(r.arms[arm].decode_seconds for r in runs) / max(1, sum(r.arms[arm].forwards - 1 for r in runs))
+
+    return cost(name) / cost(PLAIN)
+
+
+def _per_token(runs: Sequence[Run], name: str, count: Any) -> float:
+    tokens = sum(len(r.arms[name].tokens) for r in runs)
+    return float(sum(count(r.arms[name]) for r in runs)) / max(1, tokens)
+
+
+def _spread(runs: Sequence[Run], numerator: Any, denominator: Any, parts: int = 5) -> Spread:
+    """The ratio of sums over all tasks, with its spread over ``parts`` interleaved parts of them."""
+    values = []
+    for part in range(min(parts, len(runs))):
+        some = runs[part::parts]
+        values.append(sum(map(numerator, some)) / max(1e-9, sum(map(denominator, some))))
+    whole = sum(map(numerator, runs)) / max(1e-9, sum(map(denominator, runs)))
+    return Spread(whole, min(values), max(values))
+
+
+def _share(runs: Sequence[Run], holds: Any) -> float:
+    return float(sum(map(holds, runs))) / len(runs)
+
+
+def _arm(runs: Sequence[Run], name: str) -> dict[str, Any]:
+    called = [r.arms[name] for r in runs]
+    forwards = sum(c.forwards - 1 for c in called)
+    return {
+        "tokens": sum(len(c.tokens) for c in called),
+        "decode_forwards": forwards,
+        "rows_per_forward": sum(c.rows for c in called) / max(1, forwards),
+        "decode_seconds": sum(c.decode_seconds for c in called),
+        "seconds": sum(c.seconds for c in called),
+        "valid": _share(runs, lambda r: r.task.is_valid(r.arms[name].calls)),
+        "correct": _share(runs, lambda r: r.task.is_correct(r.arms[name].calls)),
+        "cut_by_length": sum(c.finish == "length" for c in called),
+    }
+
+
+def _row(r: Run) -> dict[str, Any]:
+    return {
+        "id": r.task.id,
+        "tokens": {name: len(c.tokens) for name, c in r.arms.items()},
+        "forwards": {name: c.forwards for name, c in r.arms.items()},
+        "decode_seconds": {name: c.decode_seconds for name, c in r.arms.items()},
+        "seconds": {name: c.seconds for name, c in r.arms.items()},
+        "session_seconds": r.session.seconds,
+        "session_reused": r.session.reused,
+        "equal": r.arms[ALL].tokens == r.arms[PLAIN].tokens,
+        "correct": r.task.is_correct(r.arms[ALL].calls),
+    }
