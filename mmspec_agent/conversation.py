@@ -1,62 +1,165 @@
-"""One sequence with its KV rows, kept from request to request (SYSTEM.md M2).
+"""One sequence with its KV rows, kept from request to request (SYSTEM.md M2, V5).
 
 What a request's prompt shares with what is held is not computed again, also after an edit in the middle; what
-was decoded stays held, token for token.
+was decoded stays held, token for token. Pictures are compared by hash and never cut in two.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from mmspec_agent.core.decode import OpenDrafter
 from mmspec_agent.core.drafters.base import Drafter
 from mmspec_agent.core.hf_target import HFSequence
+from mmspec_agent.core.visual.families import PictureInput
+from mmspec_agent.core.visual.placing import Placed, common_prefix, cut_at_borders, place, visual_inputs
+from mmspec_agent.core.visual.segments import prefix_keys
+
+if TYPE_CHECKING:
+    from .vision import Vision
+
+PREFILL_CHUNK = 512
+"""Rows of one prefill forward, so that it can be cancelled in between and its masks stay small."""
 
 
 @dataclass
 class Conversation:
-    """KV rows, the ids they belong to, and the drafters' memory.
+    """KV rows, the ids they belong to, the pictures among them, and the drafters' memory.
 
     ``tokens`` may be longer than the cache (pending tokens); never shorter. ``rendered`` is the text of the last
-    prompt and reply, so that the next prompt can continue the very ids that were decoded.
+    prompt and reply, so that the next prompt can continue the very ids that were decoded. ``gaps``: whether rows
+    were dropped, so that what is held is no longer what the ids alone would give.
     """
 
     sequence: HFSequence
     drafters: list[OpenDrafter]
     tokens: list[int] = field(default_factory=list)
     rendered: str = ""
+    pictures: tuple[Placed, ...] = ()
+    gaps: bool = False
 
     @classmethod
     def open(cls, sequence: HFSequence, drafters: Iterable[Drafter]) -> Conversation:
         """An empty one."""
         return cls(sequence, [OpenDrafter(d, d.open()) for d in drafters])
 
-    def encode(self, tokenizer: Any, text: str) -> list[int]:
+    def encode(self, tokenizer: Any, text: str, add_special_tokens: bool = False) -> list[int]:
         """Ids of a rendered prompt: where it continues what is held, the held ids and then the new text's."""
         if self.rendered and text.startswith(self.rendered):
             rest = text[len(self.rendered) :]
             held = _without_tail(self.tokens, tokenizer, rest)
             return held + list(tokenizer.encode(rest, add_special_tokens=False))
-        return list(tokenizer.encode(text, add_special_tokens=False))
+        return list(tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
-    def reuse(self, ids: Sequence[int]) -> int:
+    def encode_with_pictures(
+        self, vision: Vision, tokenizer: Any, text: str, pictures: Sequence[PictureInput]
+    ) -> tuple[list[int], tuple[Placed, ...]]:
+        """``encode`` for a prompt whose placeholders are written out, and where its pictures lie."""
+        token = vision.family.image_token_id
+        if self.tokens.count(token) != sum(one.picture.count or 0 for one in self.pictures):
+            # The model wrote a placeholder of its own into an answer: it cannot be told from a picture's.
+            self.rendered = ""
+        ids = self.encode(tokenizer, text, vision.starts_with_special(text))
+        return ids, place(ids, token, pictures)
+
+    def reuse(self, ids: Sequence[int], pictures: tuple[Placed, ...] = ()) -> int:
         """Make ``ids`` the sequence, keeping the longest common prefix of the cache; returns its length."""
-        common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(self.tokens, ids)))
+        common = common_prefix(self.tokens, self.pictures, ids, pictures)
         # The last token's logits are needed, so its row is computed anew.
-        kept = min(common, self.sequence.length, len(ids) - 1)
+        kept = cut_at_borders(min(common, self.sequence.length, len(ids) - 1), pictures)
         self.sequence.truncate(kept)
         self.tokens = list(ids)
+        self.pictures = pictures
+        self.gaps = self.gaps and kept > 0
         for drafter in self.drafters:
             drafter.failed = False
         return kept
+
+    def absorb(self, vision: Vision, check: Callable[[], None] = lambda: None) -> int:
+        """Bring everything up to the end of the last picture into the cache; returns rows that were restored.
+
+        A stored segment of the same whole prefix is copied in; what has to be computed is stored for others.
+        ``check`` is called between forwards and may raise to cancel.
+        """
+        restored = 0
+        todo = [one for one in self.pictures if one.end > self.sequence.length]
+        if todo:
+            keys = [] if self.gaps else prefix_keys(vision.weights, self.tokens, self.pictures)
+            skipped = len(self.pictures) - len(todo)
+            border = self.pictures[skipped - 1].end if skipped else 0
+            with vision.memory.pinned(keys):
+                for one, key in zip(todo, keys[skipped:] or [""] * len(todo)):
+                    copied = vision.segments.restore(key, self.sequence) if key else 0
+                    restored += copied
+                    if not copied:
+                        self._prefill(vision, one.end, check)
+                        if key:
+                            vision.segments.save(key, self.sequence, border, one.end)
+                    border = one.end
+        self.pictures = tuple(_light(one) for one in self.pictures)
+        return restored
+
+    def append_segment(self, vision: Vision, ids: Sequence[int], pictures: Sequence[PictureInput]) -> None:
+        """Append whole pictures with the tokens around them (a frame, say) and compute their rows at once.
+
+        Nothing before them is computed again (SYSTEM.md V4); pending tokens are, as they go first.
+        """
+        offset = len(self.tokens)
+        added = place(ids, vision.family.image_token_id, pictures)
+        self.tokens.extend(ids)
+        self.pictures += tuple(one.shifted(offset) for one in added)
+        self.rendered = ""
+        self._prefill(vision, len(self.tokens))
+        self.pictures = tuple(_light(one) for one in self.pictures)
+
+    def drop_segment(self, start: int, end: int) -> None:
+        """Forget the tokens start … end-1 and their rows; all others keep rows and positions (SYSTEM.md V7).
+
+        This is not the same as never having seen them: what came later attended to them.
+        """
+        if not 0 <= start <= end <= self.sequence.length or cut_at_borders(end, self.pictures) != end:
+            raise ValueError(f"cannot drop tokens {start} to {end} of {self.sequence.length} cached ones")
+        self.sequence.drop(start, end)
+        del self.tokens[start:end]
+        before = [one for one in self.pictures if one.end <= start]
+        behind = [one.shifted(start - end) for one in self.pictures if one.start >= end]
+        self.pictures = (*before, *behind)
+        self.rendered, self.gaps = "", True
 
     def keep_tokens(self, count: int) -> None:
         """Forget tokens behind ``count``: a stop string ended the reply in the middle of a step."""
         del self.tokens[count:]
         self.sequence.truncate(min(self.sequence.length, count))
+
+    def _prefill(self, vision: Vision, end: int, check: Callable[[], None] = lambda: None) -> None:
+        """Compute rows up to ``end`` in chunks; pictures that see both ways stay in one piece."""
+        while self.sequence.length < end:
+            check()
+            start = self.sequence.length
+            stop = min(end, start + PREFILL_CHUNK)
+            if vision.family.bidirectional and cut_at_borders(stop, self.pictures) != stop:
+                stop = next(one.end for one in self.pictures if one.start < stop < one.end)
+            visual = visual_inputs(
+                vision.family,
+                self.tokens,
+                self.pictures,
+                start,
+                stop,
+                self.sequence.positions,
+                vision.encoder.encode,
+            )
+            self.sequence.prefill(self.tokens[start:stop], visual)
+
+
+def _light(one: Placed) -> Placed:
+    """Without the pixels: they were needed for the vision tower only."""
+    return replace(one, picture=replace(one.picture, load=_gone))
+
+
+def _gone() -> dict[str, Any]:
+    raise AssertionError("the pixels of a picture whose rows are held were asked for")
 
 
 def _without_tail(tokens: Sequence[int], tokenizer: Any, rest: str) -> list[int]:

@@ -16,21 +16,32 @@ from mmspec_agent.core.controller import Controller
 from mmspec_agent.core.decode import Decoder, Request, StopRule
 from mmspec_agent.core.drafters.base import Drafter
 from mmspec_agent.core.drafters.ngram import NgramDrafter
-from mmspec_agent.core.errors import EngineBusy, OptionError, PromptError, TokenizerMismatch
+from mmspec_agent.core.errors import (
+    EngineBusy,
+    OptionError,
+    PictureError,
+    PromptError,
+    TokenizerMismatch,
+    UnsupportedModel,
+)
 from mmspec_agent.core.hf_target import HFTarget
 from mmspec_agent.core.memory import check_request, parse_bytes
 from mmspec_agent.core.probe import check_target
 from mmspec_agent.core.sampling import Sampler
 from mmspec_agent.core.stats import DecodeStats
+from mmspec_agent.core.visual.placing import Placed
+from mmspec_agent.grammar.drafter import GrammarDrafter
 
 from . import generation
 from .chat import ChatRun
 from .conversation import Conversation
 from .options import ChatOptions
 from .reply import Done, Event, Reply
-from .session import Session
+from .session import Session, fingerprint
+from .vision import PICTURE_ARGUMENTS, Vision, rope_state_kept
 
 DEFAULT_DRAFTERS = "default"
+DEFAULT_VISUAL_BUDGET = "256MiB"
 
 
 class Engine:
@@ -39,6 +50,8 @@ class Engine:
     ``drafters``: sources of guesses, default the untrained n-gram drafter. ``memory_budget``: bytes (or
     "512MiB") for KV and scratch; a request that cannot fit is refused before it starts. ``busy``: what a second
     thread gets while a request runs, "wait" or "refuse" (EngineBusy). ``max_nodes`` bounds a draft tree.
+    ``visual_budget``: bytes for features and KV segments of pictures that are kept over requests;
+    ``lossy_int8_segments`` keeps the segments at half the bytes, not quite exactly.
 
     Errors: UnsupportedModel if the model's cache cannot be rolled back or its attention does not follow a tree
     mask, TokenizerMismatch if the tokenizer has ids without a row in the model.
@@ -53,6 +66,8 @@ class Engine:
         memory_budget: int | str | None = None,
         busy: str = "wait",
         max_nodes: int = 64,
+        visual_budget: int | str = DEFAULT_VISUAL_BUDGET,
+        lossy_int8_segments: bool = False,
     ) -> None:
         if busy not in ("wait", "refuse"):
             raise OptionError(f"busy={busy!r}: accepted is 'wait' or 'refuse'")
@@ -66,6 +81,7 @@ class Engine:
         self._check_tokenizer()
         check_target(self.target)
         self.controller = Controller(max_nodes=max_nodes, enabled=max_nodes > 0)
+        self._visual = (parse_bytes(visual_budget) or 0, lossy_int8_segments)
         self.drafters = self._default_drafters() if isinstance(drafters, str) else list(drafters)
         self._busy = busy
         self._lock = threading.Lock()
@@ -82,16 +98,27 @@ class Engine:
         memory_budget: int | str | None = None,
         busy: str = "wait",
         max_nodes: int = 64,
+        visual_budget: int | str = DEFAULT_VISUAL_BUDGET,
+        lossy_int8_segments: bool = False,
         **model_options: Any,
     ) -> Engine:
         """An engine around "reference-lm", any Hub id, or a local folder (ModelNotFound otherwise)."""
         from .models.resolve import load_model
 
         model, tokenizer = load_model(name, dtype=dtype, device_map=device_map, **model_options)
-        return cls(model, tokenizer, drafters=drafters, memory_budget=memory_budget, busy=busy, max_nodes=max_nodes)
+        return cls(
+            model,
+            tokenizer,
+            drafters=drafters,
+            memory_budget=memory_budget,
+            busy=busy,
+            max_nodes=max_nodes,
+            visual_budget=visual_budget,
+            lossy_int8_segments=lossy_int8_segments,
+        )
 
     def _default_drafters(self) -> list[Drafter]:
-        return [NgramDrafter(banned=self.target.placeholder_ids)]
+        return [GrammarDrafter(), NgramDrafter(banned=self.target.placeholder_ids)]
 
     def _check_tokenizer(self) -> None:
         if self.tokenizer is not None and len(self.tokenizer) > self.target.vocab_size:
@@ -136,6 +163,22 @@ class Engine:
         """An empty conversation with drafters of its own."""
         return Conversation.open(self.target.open(), self.drafters)
 
+    # -- pictures ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def vision(self) -> Vision:
+        """What the engine sees with; PictureError or UnsupportedModel if its model takes no pictures."""
+        budget, int8 = self._visual
+        return Vision(self.model, self.tokenizer, self.processor, lambda: fingerprint(self), budget, int8)
+
+    @cached_property
+    def vision_or_none(self) -> Vision | None:
+        """``vision``, or None where pictures cannot be used."""
+        try:
+            return self.vision
+        except (PictureError, UnsupportedModel):
+            return None
+
     # -- transformers -----------------------------------------------------------------------------------------
 
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
@@ -154,14 +197,22 @@ class Engine:
         streamer = options.pop("streamer", None)
         seed = options.pop("seed", None)
         self._stop_strings_to_criteria(options)
+        # Kept from transformers, which would run the vision tower itself, on every call.
+        names = PICTURE_ARGUMENTS if self.vision_or_none is not None else ()
+        visual = {name: options.pop(name) for name in names if options.get(name) is not None}
+        passes = self.vision.encoder.passes if visual else 0
 
         def decode(model: PreTrainedModel, input_ids: torch.Tensor, **kwargs: Any) -> Any:
-            kwargs.update(streamer=streamer, seed=seed)
+            kwargs.update(streamer=streamer, seed=seed, **visual)
             return generation.custom_generate(self, model, input_ids, **kwargs)
 
         if streamer is not None:
             streamer.put(input_ids.cpu())
-        return self.model.generate(input_ids, custom_generate=decode, **options)
+        with rope_state_kept(self.model):
+            result = self.model.generate(input_ids, custom_generate=decode, **options)
+        if visual and self.last_stats is not None:
+            self.last_stats.vision_passes = self.vision.encoder.passes - passes
+        return result
 
     def _stop_strings_to_criteria(self, options: dict[str, Any]) -> None:
         """transformers drops the tokenizer on the way to a custom_generate, so criteria are built here."""
@@ -186,16 +237,16 @@ class Engine:
         return decode
 
     def decode_ids(
-        self, ids: list[int], sampler: Sampler, stop: StopRule, max_new_tokens: int, visual: dict[str, Any]
+        self, ids: list[int], sampler: Sampler, stop: StopRule, max_new_tokens: int, pictures: tuple[Placed, ...] = ()
     ) -> DecodeStats:
         """One row of ``generate`` to its end, on a conversation of its own."""
-        if visual:
-            names = ", ".join(sorted(visual))
-            raise OptionError(f"generate got inputs it does not know: {names}")
         check_request(self.target, self.memory_budget, len(ids), max_new_tokens, self.controller.max_nodes)
         with self.exclusive():
             conversation = self.open_conversation()
-            conversation.reuse(ids)
+            conversation.reuse(ids, pictures)
+            stats = DecodeStats(prompt_tokens=len(ids))
+            if pictures:
+                self.vision.absorb(conversation, stats)
             request = Request(
                 conversation.tokens,
                 sampler,
@@ -204,7 +255,7 @@ class Engine:
                 placeholder_ids=self.target.placeholder_ids,
                 vocab_size=self.target.vocab_size,
             )
-            decoder = Decoder(conversation.sequence, request, conversation.drafters, self.controller)
+            decoder = Decoder(conversation.sequence, request, conversation.drafters, self.controller, stats)
             for _ in decoder.steps():
                 pass
         self.last_stats = decoder.stats
@@ -235,6 +286,8 @@ class Engine:
     def close(self) -> None:
         """Free what the engine holds beside the model."""
         self.__dict__.pop("_scratch", None)
+        if "vision" in self.__dict__:
+            self.vision.memory.clear()
 
     def __enter__(self) -> Engine:
         return self

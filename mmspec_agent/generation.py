@@ -18,6 +18,7 @@ from mmspec_agent.core.cache import user_cache_problem
 from mmspec_agent.core.errors import OptionError, PromptError, UnsupportedOption
 from mmspec_agent.core.noise import ReplyNoise
 from mmspec_agent.core.sampling import Draw, IdBuffer, Processing, Sampler
+from mmspec_agent.core.visual.placing import Placed
 
 from .options import REFUSED
 
@@ -98,11 +99,12 @@ def custom_generate(
         and (generation_config.output_scores or generation_config.output_logits)
     )
     processing = Processing(tuple(logits_processor), (), not generation_config.do_sample, keep_scores=keep)
+    prompts = [_unpadded(input_ids[row], None if mask is None else mask[row]) for row in range(input_ids.shape[0])]
+    pictures = _pictures(engine, prompts, visual, model_kwargs.get("position_ids"))
     rows = []
-    for row in range(input_ids.shape[0]):
-        ids = _unpadded(input_ids[row], None if mask is None else mask[row])
+    for row, ids in enumerate(prompts):
         sampler = Sampler(processing, ReplyNoise(seed, row=row), IdBuffer(ids, input_ids.device))
-        rows.append(_decode_row(engine, ids, sampler, stopping_criteria, generation_config, streamer, visual))
+        rows.append(_decode_row(engine, ids, sampler, stopping_criteria, generation_config, streamer, pictures[row]))
     if streamer is not None:
         streamer.end()
     return _assemble(input_ids, rows, generation_config)
@@ -130,6 +132,18 @@ def _check_inputs(
     return {k: v for k, v in model_kwargs.items() if k not in _IGNORED and v is not None}
 
 
+def _pictures(
+    engine: Engine, prompts: Sequence[list[int]], inputs: dict[str, Any], position_ids: torch.Tensor | None
+) -> list[tuple[Placed, ...]]:
+    """The pictures of each row; OptionError for inputs that are none."""
+    given = {name: value for name, value in inputs.items() if value != {}}
+    if not given:
+        return [()] * len(prompts)
+    if engine.vision_or_none is None:
+        raise OptionError(f"generate got inputs it does not know: {', '.join(sorted(given))}")
+    return engine.vision.pictures_of_rows(prompts, given, position_ids)
+
+
 def _unpadded(ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
     if mask is None:
         return [int(i) for i in ids.tolist()]
@@ -148,7 +162,7 @@ def _decode_row(
     criteria: StoppingCriteriaList,
     config: GenerationConfig,
     streamer: Any,
-    visual: dict[str, Any],
+    pictures: tuple[Placed, ...],
 ) -> list[Draw]:
     if not ids:
         raise PromptError("the prompt is empty; pass at least one token (the tokenizer's bos, say)")
@@ -162,7 +176,7 @@ def _decode_row(
         scores = (draw.scores,) if draw.scores is not None else None
         return "stop" if bool(criteria(sampler.ids.view(), scores).all()) else None
 
-    engine.decode_ids(ids, sampler, stop, max(limit, 1), visual)
+    engine.decode_ids(ids, sampler, stop, max(limit, 1), pictures)
     return draws
 
 

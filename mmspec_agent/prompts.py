@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from mmspec_agent.core.constraint import ConstraintPlan
 from mmspec_agent.core.errors import PromptError
+from mmspec_agent.core.visual.families import PictureInput
 
 from .reply import TextPiece, ToolCall, ToolCallPiece
 
@@ -47,7 +48,7 @@ class Prompt:
     messages: list[dict[str, Any]]
     plan: ConstraintPlan | None = None
     reader: AnswerReader | None = None
-    pictures: tuple[Any, ...] = ()
+    pictures: tuple[PictureInput, ...] = ()
 
 
 def normalise_messages(messages: Sequence[Any] | str) -> list[dict[str, Any]]:
@@ -83,15 +84,26 @@ def render(tokenizer: Any, messages: list[dict[str, Any]], **template_options: A
     return str(text)
 
 
-def flatten_text(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Content parts of type text joined to plain text, for templates of text-only models."""
+def flatten_text(messages: list[dict[str, Any]], keep_pictures: bool = False) -> list[dict[str, Any]]:
+    """Content parts of type text joined to plain text, for templates of text-only models.
+
+    ``keep_pictures``: messages with picture parts stay lists of parts.
+    """
     flat = []
     for index, message in enumerate(messages):
         content = message.get("content")
-        if isinstance(content, Sequence) and not isinstance(content, str):
+        if keep_pictures and isinstance(content, list) and any(_is_image(part) for part in content):
+            content = [
+                part if _is_image(part) else {"type": "text", "text": _text_part(index, part)} for part in content
+            ]
+        elif isinstance(content, Sequence) and not isinstance(content, str):
             content = "".join(_text_part(index, part) for part in content)
         flat.append({**message, "content": content if content is not None else ""})
     return flat
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "image"
 
 
 def _text_part(index: int, part: Any) -> str:

@@ -7,7 +7,7 @@ falls apart into pictures, in rotary positions, and in whether a picture's token
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,12 +57,13 @@ _BIDIRECTIONAL = frozenset({"gemma3"})
 class PictureInput:
     """One picture as ``get_image_features`` takes it.
 
-    ``key``: hash of the preprocessed pixels and all settings that change the features. ``grid``: (time, height,
-    width) in visual tokens, for M-RoPE. ``count``: its placeholder tokens, None if not known before encoding.
+    ``key``: hash of the preprocessed pixels and all settings that change the features. ``load`` gives the tower's
+    arguments when they are needed, or features that were computed already. ``grid``: (time, height, width) in
+    visual tokens, for M-RoPE. ``count``: its placeholder tokens, None if not known before encoding.
     """
 
-    arguments: Mapping[str, Any]
     key: str
+    load: Callable[[], Any]
     grid: tuple[int, int, int] | None = None
     count: int | None = None
 
@@ -109,6 +110,19 @@ class Family:
             return self._split_rows(given)
         return self._split_first_axis(given)
 
+    def whole(self, inputs: Mapping[str, Any], count: int) -> PictureInput:
+        """A processor's output for one picture, tiles and crops included, as one of ``count`` placeholders."""
+        _refuse_videos(inputs)
+        given = {name: inputs[name] for name in PIXEL_ARGUMENTS if inputs.get(name) is not None}
+        grid = self._grid(torch.as_tensor(given["image_grid_thw"])[0]) if "image_grid_thw" in given else None
+        return self._picture(given, grid, count)
+
+    def _grid(self, thw: torch.Tensor) -> tuple[int, int, int]:
+        """Grid of visual tokens from a grid of patches."""
+        time, height, width = (int(n) for n in thw)
+        merge = self.merge or 1
+        return (time, height // merge, width // merge)
+
     def _split_grid(self, given: dict[str, Any]) -> list[PictureInput]:
         """Patches of all pictures lie in one row; the grids say where each ends."""
         grids = torch.as_tensor(given["image_grid_thw"])
@@ -119,11 +133,9 @@ class Family:
                 "rows; pass both as the processor returned them"
             )
         parts = torch.split(given["pixel_values"], patches)
-        merge = self.merge or 1
         pictures = []
         for index, part in enumerate(parts):
-            time, height, width = (int(n) for n in grids[index])
-            grid = (time, height // merge, width // merge)
+            grid = self._grid(grids[index])
             arguments = {**given, "pixel_values": part, "image_grid_thw": grids[index : index + 1]}
             pictures.append(self._picture(arguments, grid, grid[0] * grid[1] * grid[2]))
         return pictures
@@ -157,7 +169,7 @@ class Family:
     def _picture(
         self, arguments: dict[str, Any], grid: tuple[int, int, int] | None = None, count: int | None = None
     ) -> PictureInput:
-        return PictureInput(arguments, digest(arguments), grid, count)
+        return PictureInput(digest(arguments), lambda: arguments, grid, count)
 
 
 def digest(arguments: Mapping[str, Any]) -> str:

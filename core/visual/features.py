@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from ..errors import PictureInputError
-from .families import Family, PictureInput
+from ..masks import IntArray
+from .families import Family, PictureInput, digest
 from .memory import ByteStore
 
 
@@ -84,10 +87,11 @@ class Encoder:
 
     @torch.inference_mode()
     def _run(self, picture: PictureInput) -> PictureFeatures:
-        core = self._model
+        core, loaded = self._model, picture.load()
+        if isinstance(loaded, PictureFeatures):
+            return loaded
         arguments = {
-            name: value.to(core.device) if isinstance(value, torch.Tensor) else value
-            for name, value in picture.arguments.items()
+            name: value.to(core.device) if isinstance(value, torch.Tensor) else value for name, value in loaded.items()
         }
         pixels = arguments["pixel_values"]
         if pixels.is_floating_point():
@@ -95,6 +99,40 @@ class Encoder:
         output = core.get_image_features(**arguments, return_dict=True)
         self.passes += 1
         return _gather(output)
+
+
+def pictures_of_output(output: Any, positions: IntArray | None, slots: Sequence[IntArray]) -> list[PictureInput]:
+    """Pictures whose features transformers computed already, from its tower's output.
+
+    ``slots``: per row of the batch, where its placeholders are. ``positions`` [3, rows, n]: M-RoPE positions, from
+    which the pictures' grids are read; None for other models.
+    """
+    pooled = output.pooler_output
+    deep = getattr(output, "deepstack_features", None) or ()
+    places = [(row, int(slot)) for row, found in enumerate(slots) for slot in found]
+    pictures, at = [], 0
+    for index, rows in enumerate(pooled):
+        features = PictureFeatures(
+            rows.flatten(0, -2), tuple(layer[index] for layer in deep), isinstance(pooled, torch.Tensor)
+        )
+        count = len(features.rows)
+        grid = _grid_at(positions, places[at : at + count]) if positions is not None else None
+        key = digest({"rows": features.rows, "grid": grid})
+        pictures.append(PictureInput(key, partial(_given, features), grid, count))
+        at += count
+    return pictures
+
+
+def _given(features: PictureFeatures) -> PictureFeatures:
+    return features
+
+
+def _grid_at(positions: IntArray, places: Sequence[tuple[int, int]]) -> tuple[int, int, int] | None:
+    if not places:
+        return None
+    found = np.stack([positions[:, row, slot] for row, slot in places])
+    time, height, width = (found.max(axis=0) - found.min(axis=0) + 1).tolist()
+    return time, height, width
 
 
 def _gather(output: Any) -> PictureFeatures:

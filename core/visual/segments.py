@@ -1,0 +1,81 @@
+"""KV rows of pictures and of what stands before them, kept over requests and sessions (SYSTEM.md C2, V5).
+
+The rows of a token depend on everything before it, so a segment is found by the hash of the *whole* prefix it was
+computed under: ids, pictures, where they lie, model and dtype.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..cache import KVRows
+from ..hf_target import HFSequence
+from ..masks import IntArray
+from .memory import ByteStore
+from .placing import Placed
+from .quantize import Int8Rows
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows start … start + n - 1 of a sequence, with their order and following positions [n]."""
+
+    start: int
+    rows: KVRows | Int8Rows
+    order: IntArray
+    following: IntArray
+
+    @property
+    def end(self) -> int:
+        """Index behind the last row."""
+        return self.start + len(self.order)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held."""
+        return self.rows.bytes + self.order.nbytes + self.following.nbytes
+
+
+def prefix_keys(weights: str, ids: Sequence[int], placed: Sequence[Placed]) -> list[str]:
+    """For each picture, the hash of the whole prefix that ends with it; ``weights`` stands for model and dtype."""
+    state = hashlib.blake2b(weights.encode(), digest_size=16)
+    keys, at = [], 0
+    for one in placed:
+        state.update(np.asarray(ids[at : one.end], dtype=np.int64).tobytes())
+        state.update(f"{one.start}-{one.end}:{one.picture.key};".encode())
+        keys.append(f"segment:{state.hexdigest()}")
+        at = one.end
+    return keys
+
+
+class SegmentStore:
+    """Segments within the visual memory's budget; ``int8`` stores them at half the bytes, not quite exactly."""
+
+    def __init__(self, memory: ByteStore, int8: bool = False) -> None:
+        self._memory = memory
+        self.int8 = int8
+
+    def save(self, key: str, sequence: HFSequence, start: int, end: int) -> None:
+        """Copy the rows start … end-1 of a sequence, unless they are held already."""
+        if key in self._memory:
+            return
+        rows = sequence.arena.read(start, end)
+        order, following = sequence.positions.snapshot(end)
+        segment = Segment(start, Int8Rows.of(rows) if self.int8 else rows, order[start:], following[start:])
+        self._memory.put(key, segment, segment.bytes)
+
+    def restore(self, key: str, sequence: HFSequence) -> int:
+        """Append what a held segment has behind the rows of ``sequence``; returns how many rows that were."""
+        segment = self._memory.get(key) if key in self._memory else None
+        if not isinstance(segment, Segment) or not segment.start <= sequence.length < segment.end:
+            return 0
+        skipped = sequence.length - segment.start
+        rows = segment.rows.restore() if isinstance(segment.rows, Int8Rows) else segment.rows
+        if skipped:
+            rows = KVRows(tuple((k[:, :, skipped:], v[:, :, skipped:]) for k, v in rows.layers))
+        sequence.restore(rows, segment.order[skipped:], segment.following[skipped:])
+        return segment.end - segment.start - skipped

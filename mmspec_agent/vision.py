@@ -1,0 +1,247 @@
+"""What an engine needs to see: processor, vision tower, visual memory (SYSTEM.md V5, C2)."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from mmspec_agent.core.errors import Cancelled, OptionError, PictureError, PictureInputError
+from mmspec_agent.core.stats import DecodeStats
+from mmspec_agent.core.visual.families import KIND_ARGUMENTS, PIXEL_ARGUMENTS, Family, PictureInput
+from mmspec_agent.core.visual.features import Encoder, pictures_of_output
+from mmspec_agent.core.visual.memory import ByteStore
+from mmspec_agent.core.visual.placing import Placed, place
+from mmspec_agent.core.visual.segments import SegmentStore
+
+from .pictures import Picture
+from .prompts import render
+
+if TYPE_CHECKING:
+    from .conversation import Conversation
+
+PICTURE_ARGUMENTS = (*PIXEL_ARGUMENTS, *KIND_ARGUMENTS)
+"""Arguments of ``generate`` that belong to pictures."""
+
+MAX_PREPARED = 1024
+"""Pictures whose key and placeholder text are remembered: a few hundred bytes each."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A picture ready for the model, and the text that stands for it in the prompt."""
+
+    picture: PictureInput
+    text: str
+
+
+class Vision:
+    """Pictures of one engine: preprocessing, features and KV segments within one budget of bytes.
+
+    UnsupportedModel if the model's family is not proven, PictureError if it takes no pictures at all.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        processor: Any,
+        weights: Callable[[], str],
+        budget: int,
+        int8: bool = False,
+    ) -> None:
+        family = Family.of(model)
+        if family is None:
+            raise PictureError(f"{type(model).__name__} takes text only; load a vision-language model for pictures")
+        self.family: Family = family
+        self.memory = ByteStore(budget)
+        self.encoder = Encoder(model, family, self.memory)
+        self.segments = SegmentStore(self.memory, int8)
+        self._weights = weights
+        self._tokenizer = tokenizer
+        self._processor = processor
+        self._prepared: OrderedDict[tuple[str, bool], Prepared] = OrderedDict()
+
+    @cached_property
+    def weights(self) -> str:
+        """What stands for model and dtype in the hash of a prefix."""
+        return self._weights()
+
+    # -- chat -------------------------------------------------------------------------------------------------
+
+    def render(
+        self, messages: list[dict[str, Any]], pictures: Sequence[Picture], **template_options: Any
+    ) -> tuple[str, tuple[PictureInput, ...]]:
+        """The prompt text with every picture's placeholders written out, and the pictures in order."""
+        source = self._processor if getattr(self._processor, "chat_template", None) else self._tokenizer
+        text = render(source, [_as_parts(message) for message in messages], **template_options)
+        if not pictures:
+            return text, ()
+        prepared = [self.prepare(picture, len(pictures) == 1) for picture in pictures]
+        pieces = text.split(self._processor.image_token)
+        if len(pieces) - 1 != len(pictures):
+            raise PictureInputError(
+                f"the chat template leaves {len(pieces) - 1} places {self._processor.image_token!r} for "
+                f"{len(pictures)} pictures; the text of a message must not contain that token, and the template "
+                "has to allow pictures in these roles"
+            )
+        expanded = "".join(one + part.text for one, part in zip(pieces, prepared)) + pieces[-1]
+        return expanded, tuple(part.picture for part in prepared)
+
+    def starts_with_special(self, text: str) -> bool:
+        """Whether the tokenizer should add its own first token: as processors do, unless the text has it."""
+        bos = getattr(self._tokenizer, "bos_token", None)
+        return self._processor is not None and not (bos and text.startswith(bos))
+
+    def prepare(self, picture: Picture, alone: bool = True) -> Prepared:
+        """Preprocess a picture, once: its pixels are kept for the first use only, its key and text for later.
+
+        ``alone``: whether it is the only one of its prompt, which some families resize differently.
+        """
+        if self._processor is None:
+            raise PictureError("pictures need the model's processor: build the engine with Engine(model, processor)")
+        key = (picture.digest, alone)
+        known = self._prepared.get(key)
+        if known is not None:
+            self._prepared.move_to_end(key)
+            return known
+        inputs, text = self._process(picture, alone)
+        count = self._tokenizer.encode(text, add_special_tokens=False).count(self.family.image_token_id)
+        fresh = self.family.whole(inputs, count)
+        again = dataclasses.replace(fresh, load=lambda: self._arguments(picture, alone))
+        self._prepared[key] = Prepared(again, text)
+        if len(self._prepared) > MAX_PREPARED:
+            self._prepared.popitem(last=False)
+        return Prepared(fresh, text)
+
+    def _arguments(self, picture: Picture, alone: bool) -> Any:
+        return self.family.whole(self._process(picture, alone)[0], 0).load()
+
+    def _process(self, picture: Picture, alone: bool) -> tuple[dict[str, Any], str]:
+        """The image processor's output for one picture, and its placeholder text."""
+        processor = self._processor
+        several = not alone and hasattr(processor, "vision_aspect_ratio")
+        images: Any = [picture.image] * (2 if several else 1)
+        images = processor.prepare_inputs_layout(images=[images] if several else images)[0]
+        try:
+            options = processor._merge_kwargs(tokenizer_init_kwargs=processor.tokenizer.init_kwargs)["images_kwargs"]
+            found, texts = processor._process_images(images, **{**options, "return_tensors": "pt"})
+        except (ValueError, TypeError, RuntimeError, ArithmeticError, IndexError) as error:
+            raise PictureError(
+                f"the model's processor refuses a picture of {picture.size[0]}×{picture.size[1]} pixels: {error}"
+            ) from error
+        inputs = dict(found)
+        if several:
+            inputs = {
+                name: value[:1] if name in PIXEL_ARGUMENTS and name != "batch_num_images" else value
+                for name, value in inputs.items()
+            }
+        return inputs, texts[0]
+
+    def absorb(
+        self, conversation: Conversation, stats: DecodeStats, cancelled: Callable[[], bool] | None = None
+    ) -> None:
+        """Bring a conversation's pictures into its cache and count what that took."""
+        if conversation.pictures and conversation.pictures[-1].end == len(conversation.tokens):
+            raise PictureInputError("the prompt ends with a picture; put at least one token of text behind it")
+
+        def check() -> None:
+            if cancelled is not None and cancelled():
+                raise Cancelled("the request was cancelled while its pictures were read")
+
+        started, passes = time.perf_counter(), self.encoder.passes
+        evicted = self.memory.counts.evictions
+        restored = conversation.absorb(self, check)
+        stats.reused_tokens += restored
+        stats.vision_passes += self.encoder.passes - passes
+        stats.prefill_seconds += time.perf_counter() - started
+        if conversation.pictures:
+            stats.notes["visual"] = {
+                "pictures": len(conversation.pictures),
+                "restored_tokens": restored,
+                "stored_bytes": self.memory.bytes,
+                "evictions": self.memory.counts.evictions - evicted,
+            }
+        if restored and self.segments.int8:
+            stats.lossy.append("lossy_int8_segments")
+
+    # -- generate ---------------------------------------------------------------------------------------------
+
+    def pictures_of_rows(
+        self, rows: Sequence[Sequence[int]], inputs: Mapping[str, Any], position_ids: torch.Tensor | None
+    ) -> list[tuple[Placed, ...]]:
+        """Pictures of each row of a batch, from ``generate``'s arguments.
+
+        Pixel values go through our encoder; what transformers encoded itself is taken over. ``position_ids`` are
+        those it prepared. PictureInputError if pictures and placeholders do not fit.
+        """
+        if self.family.bidirectional and inputs.get("token_type_ids") is None:
+            raise PictureInputError(f"{self.family.model_type} needs token_type_ids, as its processor returns them")
+        outputs = inputs.get("mm_encoder_outputs") or {}
+        rest = {name: value for name, value in inputs.items() if name != "mm_encoder_outputs"}
+        if not outputs.get("image"):
+            return self.place_rows(rows, self._split(rest))
+        self._split(rest)
+        positions = position_ids[-3:].cpu().numpy() if self.family.merge and position_ids is not None else None
+        token, width = self.family.image_token_id, 0 if positions is None else positions.shape[-1]
+        slots = [np.flatnonzero(np.asarray(ids) == token) + max(0, width - len(ids)) for ids in rows]
+        return self.place_rows(rows, pictures_of_output(outputs["image"], positions, slots))
+
+    def _split(self, inputs: Mapping[str, Any]) -> list[PictureInput]:
+        """Pictures among pixel arguments, encoded, so that their placeholders are known; OptionError for others."""
+        unknown = sorted(set(inputs) - {*PIXEL_ARGUMENTS, *KIND_ARGUMENTS})
+        if unknown:
+            self.family.split({name: inputs[name] for name in unknown})
+            raise OptionError(f"generate got inputs it does not know: {', '.join(unknown)}")
+        pictures = self.family.split(inputs)
+        return [dataclasses.replace(one, count=len(self.encoder.encode(one).rows)) for one in pictures]
+
+    def place_rows(self, rows: Sequence[Sequence[int]], pictures: Sequence[PictureInput]) -> list[tuple[Placed, ...]]:
+        """Give the pictures of a batch to its rows, in order. PictureInputError if they do not fit.
+
+        With ``num_return_sequences`` each row comes several times, its pictures once.
+        """
+        token = self.family.image_token_id
+        total, needed = sum(list(ids).count(token) for ids in rows), sum(one.count or 0 for one in pictures)
+        if needed and total > needed and total % needed == 0 and len(rows) % (total // needed) == 0:
+            times = total // needed
+            return [one for one in self.place_rows(rows[::times], pictures) for _ in range(times)]
+        placed: list[tuple[Placed, ...]] = []
+        at = 0
+        for index, ids in enumerate(rows):
+            slots = sum(1 for token_id in ids if token_id == token)
+            first = at
+            while at < len(pictures) and sum(one.count or 0 for one in pictures[first : at + 1]) <= slots:
+                at += 1
+            mine = pictures[first:] if index == len(rows) - 1 else pictures[first:at]
+            placed.append(place(ids, token, mine))
+        return placed
+
+
+@contextmanager
+def rope_state_kept(model: PreTrainedModel) -> Iterator[None]:
+    """Leave the M-RoPE offset that Qwen-VL models keep on themselves as it was; ``generate`` writes it."""
+    core = getattr(model, "model", None)
+    before = core.__dict__.get("rope_deltas") if core is not None else None
+    try:
+        yield
+    finally:
+        if core is not None and "rope_deltas" in core.__dict__:
+            core.rope_deltas = before
+
+
+def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """Content as a list of parts, which the templates of vision-language models expect."""
+    content = message.get("content")
+    if not isinstance(content, str) or message.get("role") == "tool":
+        return message
+    return {**message, "content": [{"type": "text", "text": content}]}
