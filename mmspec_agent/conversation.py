@@ -155,10 +155,11 @@ class Conversation:
 
 def _light(one: Placed) -> Placed:
     """Without the pixels: they were needed for the vision tower only."""
-    return replace(one, picture=replace(one.picture, load=_gone))
+    return replace(one, picture=replace(one.picture, load=gone))
 
 
-def _gone() -> dict[str, Any]:
+def gone() -> dict[str, Any]:
+    """Stands for pixels that are no longer held."""
     raise AssertionError("the pixels of a picture whose rows are held were asked for")
 
 

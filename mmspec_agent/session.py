@@ -13,16 +13,20 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mmspec_agent.core.cache import KVRows
-from mmspec_agent.core.errors import SessionError
+from mmspec_agent.core.errors import PictureError, SessionError
+from mmspec_agent.core.visual.families import PictureInput
+from mmspec_agent.core.visual.placing import Placed
 
+from .conversation import gone
 from .options import ChatOptions
+from .pictures import PictureRules, is_picture_part, load_picture, with_loaded_pictures
 from .prompts import normalise_messages
 from .reply import Done, Event, Reply
 
 if TYPE_CHECKING:
     from .engine import Engine
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Session:
@@ -46,6 +50,8 @@ class Session:
         """``send`` as events. The turn enters ``messages`` once it is complete; an interrupted one does not."""
         new = normalise_messages([message] if isinstance(message, dict) else message)
         chosen = ChatOptions.of(**{**self._defaults, **options})
+        # Loaded once here: later turns neither read files again nor see them change.
+        new = with_loaded_pictures(new, PictureRules(chosen.allow_remote, chosen.allow_local))
         for event in self._engine.run(self._conversation, [*self.messages, *new], chosen):
             if isinstance(event, Done):
                 self.messages += [*new, event.reply.message]
@@ -72,7 +78,9 @@ class Session:
         state = {
             "format": FORMAT,
             "fingerprint": fingerprint(self._engine),
-            "messages": self.messages,
+            "messages": _without_pictures(self.messages, folder),
+            "pictures": [_saved_place(one) for one in conversation.pictures],
+            "gaps": conversation.gaps,
             "tokens": conversation.tokens,
             "length": length,
             "rendered": conversation.rendered,
@@ -95,18 +103,67 @@ class Session:
                 "wrong here. Start a new session, or load it with the model it belongs to"
             )
         session = cls(engine, **defaults)
-        session.messages = state["messages"]
+        session.messages = _with_pictures(state["messages"], path)
         session._restore(state, tensors)
         return session
 
     def _restore(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         conversation = self._conversation
         conversation.tokens, conversation.rendered = list(state["tokens"]), state["rendered"]
+        conversation.pictures = tuple(_loaded_place(one) for one in state["pictures"])
+        conversation.gaps = state["gaps"]
         if state["length"]:
             count = len(conversation.sequence.arena.layers)
             rows = KVRows(tuple((tensors[f"keys.{i}"], tensors[f"values.{i}"]) for i in range(count)))
             positions = (np.asarray(tensors["order"]), np.asarray(tensors["next"]))
             conversation.sequence.restore(rows, *positions)
+
+
+def _without_pictures(messages: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Messages for JSON: pictures become PNG files in ``folder``."""
+    plain = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, (list, tuple)):
+            parts = [_saved_part(part, folder) for part in content]
+            message = {**message, "content": parts}
+        plain.append(message)
+    return plain
+
+
+def _saved_part(part: Any, folder: Path) -> Any:
+    if not is_picture_part(part):
+        return part
+    picture = load_picture(part["image"])
+    name = f"picture-{picture.digest}.png"
+    if not (folder / name).is_file():
+        (folder / f"{name}.part").write_bytes(picture.png())
+        (folder / f"{name}.part").replace(folder / name)
+    return {"type": "image", "image": name}
+
+
+def _with_pictures(messages: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """The reverse of ``_without_pictures``; SessionError if a picture is missing or damaged."""
+    located = [
+        {**m, "content": [{**p, "image": folder / Path(p["image"]).name} if is_picture_part(p) else p for p in parts]}
+        if isinstance(parts := m.get("content"), list)
+        else m
+        for m in messages
+    ]
+    try:
+        return with_loaded_pictures(located, PictureRules())
+    except PictureError as error:
+        raise SessionError(f"{folder} holds no readable session: {error}") from error
+
+
+def _saved_place(one: Placed) -> dict[str, Any]:
+    picture = one.picture
+    return {"start": one.start, "end": one.end, "key": picture.key, "grid": picture.grid, "count": picture.count}
+
+
+def _loaded_place(saved: dict[str, Any]) -> Placed:
+    grid = tuple(saved["grid"]) if saved["grid"] is not None else None
+    return Placed(saved["start"], saved["end"], PictureInput(saved["key"], gone, grid, saved["count"]))
 
 
 def fingerprint(engine: Engine) -> str:

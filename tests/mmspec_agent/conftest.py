@@ -1,6 +1,7 @@
-"""Puts the tiny models of tests/core within reach under importlib mode."""
+"""Puts this folder's helper modules and the tiny models of tests/core within reach under importlib mode."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "core")]
