@@ -53,7 +53,8 @@ def test_a_follow_up_reads_new_text_only(engine: Engine) -> None:
     assert [one.start for one in conversation.pictures] == [len("[u")]
     # The random model wrote special tokens, so the reference starts from the very ids.
     ids = torch.tensor([conversation.tokens[: second.stats.prompt_tokens]])
-    pixels = engine.processor.image_processor(noise_picture(1), return_tensors="pt")["pixel_values"]
+    processor: Any = engine.processor
+    pixels = processor.image_processor(noise_picture(1), return_tensors="pt")["pixel_values"]
     with torch.inference_mode():
         wanted = engine.model.generate(ids, pixel_values=pixels, do_sample=False, max_new_tokens=12)
     assert second.token_ids == wanted[0, ids.shape[1] :].tolist()
