@@ -28,7 +28,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 class Called(NamedTuple):
-    """What an arm gave. ``decode_seconds`` start when the first token's logits are there; rows exclude the prefill."""
+    """What an arm gave. The first forward, which also prefills, took ``prefill_seconds`` and is not in ``rows``;
+    ``decode_seconds`` are those after it."""
 
     tokens: list[int]
     calls: tuple[ToolCall, ...]
@@ -36,6 +37,7 @@ class Called(NamedTuple):
     forwards: int
     rows: int
     forward_seconds: float
+    prefill_seconds: float
     decode_seconds: float
     seconds: float
     reused: int
@@ -128,6 +130,7 @@ class CallArms:
             clock.forwards,
             len(tokens) - 1,
             clock.seconds,
+            processor.first_logits - started,
             ended - processor.first_logits,
             ended - started,
             0,
@@ -155,6 +158,7 @@ class CallArms:
             stats.forwards,
             stats.decode_rows,
             clock.seconds,
+            stats.prefill_seconds,
             stats.decode_seconds,
             seconds,
             stats.reused_tokens,

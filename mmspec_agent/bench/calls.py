@@ -1,7 +1,9 @@
 """``mmspec bench calls``: function calls against plain constrained decoding, under one and the same constraint.
 
 The claim is (forwards relative to plain) × (cost of a forward relative to plain), both printed, and the
-wall-clock of decoding that comes of it. The first forward, which also prefills, is apart in every arm.
+wall-clock of decoding that comes of it. The first forward, which also prefills, is apart in every arm; where it
+carried drafts, what it took beyond the plain loop's first forward is counted as decoding. Where bf16 flips make
+two arms write different answers, seconds are scaled to the length of the answer of transformers.
 """
 
 from __future__ import annotations
@@ -42,6 +44,29 @@ class Run(NamedTuple):
     arms: dict[str, Called]
     session: Called
 
+    def decode(self, name: str) -> float:
+        """Seconds of decoding, scaled to the tokens of transformers' answer."""
+        called = self.arms[name]
+        extra = 0.0 if name == HF else max(0.0, called.prefill_seconds - self.arms[PLAIN].prefill_seconds)
+        return (called.decode_seconds + extra) * self._scale(called)
+
+    def whole(self, name: str) -> float:
+        """Seconds of the whole call, scaled likewise."""
+        return self.arms[name].seconds * self._scale(self.arms[name])
+
+    @property
+    def in_session(self) -> float:
+        """Seconds of the whole call in a session, scaled likewise."""
+        return self.session.seconds * self._scale(self.session)
+
+    def forwards(self, name: str) -> float:
+        """Forwards after the first one, scaled likewise."""
+        called = self.arms[name]
+        return (called.forwards - 1) * self._scale(called)
+
+    def _scale(self, called: Called) -> float:
+        return len(self.arms[HF].tokens) / len(called.tokens)
+
 
 def run(options: CallsOptions, progress: Progress) -> Report:
     """The whole benchmark; OptionError for options outside what is accepted."""
@@ -66,18 +91,16 @@ def run(options: CallsOptions, progress: Progress) -> Report:
 def summarise(report: Report, runs: Sequence[Run], options: CallsOptions) -> None:
     """Ratios, bars and details."""
     for over in (HF, PLAIN):
-        decode = _spread(runs, lambda r, o=over: r.arms[o].decode_seconds, lambda r: r.arms[ALL].decode_seconds)
+        decode = _spread(runs, lambda r, o=over: r.decode(o), lambda r: r.decode(ALL))
         report.ratios[f"decode speed: all / {over}"] = decode
         report.ratios[f"decode speed: Rule A / {over}"] = _spread(
-            runs, lambda r, o=over: r.arms[o].decode_seconds, lambda r: r.arms[RULE_A].decode_seconds
+            runs, lambda r, o=over: r.decode(o), lambda r: r.decode(RULE_A)
         )
-        report.ratios[f"whole call: all / {over}"] = _spread(
-            runs, lambda r, o=over: r.arms[o].seconds, lambda r: r.arms[ALL].seconds
-        )
+        report.ratios[f"whole call: all / {over}"] = _spread(runs, lambda r, o=over: r.whole(o), lambda r: r.whole(ALL))
         report.bars.append(Bar(f"decode speed over {over}", decode.median, DECODE_BAR))
     forwards, cost = forwards_ratio(runs, ALL), cost_ratio(runs, ALL)
     report.bars.append(Bar("forwards × cost of a forward, relative to plain", forwards * cost, COST_BAR, True))
-    session = _spread(runs, lambda r: r.session.seconds, lambda r: r.arms[HF].seconds)
+    session = _spread(runs, lambda r: r.in_session, lambda r: r.whole(HF))
     report.ratios["seconds of a whole call in a session / HF generate"] = session
     report.bars.append(Bar("seconds of a call in a session over HF generate", session.median, SESSION_BAR, True))
     report.bars.append(Bar("share of valid calls", _share(runs, lambda r: r.task.is_valid(r.arms[ALL].calls)), 1.0))
@@ -97,22 +120,17 @@ def summarise(report: Report, runs: Sequence[Run], options: CallsOptions) -> Non
 
 
 def forwards_ratio(runs: Sequence[Run], name: str) -> float:
-    """Decode forwards per token of an arm, in those of the plain loop."""
-    return _per_token(runs, name, lambda c: c.forwards - 1) / _per_token(runs, PLAIN, lambda c: c.forwards - 1)
+    """Forwards after the first one, relative to the plain loop's."""
+    return sum(r.forwards(name) for r in runs) / max(1e-9, sum(r.forwards(PLAIN) for r in runs))
 
 
 def cost_ratio(runs: Sequence[Run], name: str) -> float:
-    """Decode seconds per forward of an arm, in those of the plain loop."""
+    """Decode seconds per forward, relative to the plain loop's."""
 
     def cost(arm: str) -> float:
-        return sum(r.arms[arm].decode_seconds for r in runs) / max(1, sum(r.arms[arm].forwards - 1 for r in runs))
+        return sum(r.decode(arm) for r in runs) / max(1e-9, sum(r.forwards(arm) for r in runs))
 
     return cost(name) / cost(PLAIN)
-
-
-def _per_token(runs: Sequence[Run], name: str, count: Any) -> float:
-    tokens = sum(len(r.arms[name].tokens) for r in runs)
-    return float(sum(count(r.arms[name]) for r in runs)) / max(1, tokens)
 
 
 def _spread(runs: Sequence[Run], numerator: Any, denominator: Any, parts: int = 5) -> Spread:
