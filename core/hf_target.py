@@ -217,6 +217,7 @@ class HFSequence:
         self.arena.truncate(length)
         self._verified = None
 
+    @torch.inference_mode()
     def drop(self, start: int, end: int) -> None:
         """Evict the rows start … end-1; those behind keep the positions they were computed with (SYSTEM.md V7)."""
         self.positions.drop(start, end, self.length)
