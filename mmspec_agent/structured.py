@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mmspec_agent.core.compliance import ComplianceProcessor
 from mmspec_agent.core.constraint import ConstraintPlan
-from mmspec_agent.core.errors import OptionError
+from mmspec_agent.core.errors import MMSpecError, OptionError
 from mmspec_agent.grammar.envelope import Envelope, prepare
 from mmspec_agent.grammar.reading import CallDelta, CallReader
+from mmspec_agent.grammar.types import OutputType, output_type
+from mmspec_agent.grammar.vocabulary import Vocabulary
 
 from .options import ChatOptions
 from .prompts import Answer, AnswerReader
@@ -31,8 +34,10 @@ class Form:
 
 def form_of(tokenizer: Any, eos_ids: Sequence[int], messages: list[dict[str, Any]], options: ChatOptions) -> Form:
     """The form that ``options`` ask for. OptionError if tools and response_format are both forced."""
-    calls = _has_calls(messages)
     form = Form(messages, {})
+    if tokenizer is None:
+        return form  # rendering the prompt says what is missing
+    calls = _has_calls(messages)
     if options.tools or calls:
         form = _with_tools(tokenizer, eos_ids, messages, options)
     if options.response_format is not None:
@@ -43,8 +48,7 @@ def form_of(tokenizer: Any, eos_ids: Sequence[int], messages: list[dict[str, Any
             )
         form = _with_format(tokenizer, eos_ids, form, options)
     if options.compliance is not None:
-        plan = options.compliance.wrap(form.plan, tokenizer, eos_ids)
-        form = Form(form.messages, form.template_options, plan, form.reader)
+        form = _with_compliance(tokenizer, eos_ids, form, options.compliance)
     return form
 
 
@@ -70,16 +74,25 @@ def _with_tools(tokenizer: Any, eos_ids: Sequence[int], messages: list[dict[str,
 
 
 def _with_format(tokenizer: Any, eos_ids: Sequence[int], form: Form, options: ChatOptions) -> Form:
-    from mmspec_agent.grammar.types import output_type
-
     wanted = output_type(
         options.response_format,
-        tokenizer,
-        eos_ids=eos_ids,
         separators="compact" if options.json_style == "compact" else "spaced",
         unsupported="validate" if options.unsupported == "validate" else "refuse",
     )
-    return Form(form.messages, form.template_options, wanted.plan, _FormatReader(wanted))
+    if wanted is None:
+        return form
+    plan = wanted.compile(Vocabulary.of(tokenizer, eos_ids))
+    return Form(form.messages, form.template_options, plan, _FormatReader(wanted))
+
+
+def _with_compliance(tokenizer: Any, eos_ids: Sequence[int], form: Form, compliance: Any) -> Form:
+    if not isinstance(compliance, ComplianceProcessor):
+        raise OptionError(
+            f"compliance={compliance!r:.80}: accepted is a ComplianceProcessor(phrases, refusal=…) of "
+            "mmspec_agent.core.compliance"
+        )
+    plan = compliance.plan(tokenizer, form.plan, eos_ids)
+    return Form(form.messages, form.template_options, plan, form.reader)
 
 
 class _ToolReader:
@@ -123,15 +136,22 @@ class _ToolReader:
 
 
 class _FormatReader:
-    """A document that parses to an object."""
+    """A document that parses to an object. One that does not fit is never thrown away: ``invalid`` says why."""
 
-    def __init__(self, wanted: Any) -> None:
+    def __init__(self, wanted: OutputType) -> None:
         self._wanted = wanted
 
     def feed(self, text: str) -> list[ToolCallPiece | TextPiece]:
         return [TextPiece(text)]
 
     def finish(self, text: str, finish: str) -> Answer:
+        schema = self._wanted.schema
+        notes: dict[str, Any] = {}
+        if schema is not None and schema.unenforced:
+            notes["unenforced"] = [tuple(place) for place in schema.unenforced]
         if finish == "content_filter":
-            return Answer(text)
-        return Answer(text, (), self._wanted.parse(text), self._wanted.notes)
+            return Answer(text, notes=notes)
+        try:
+            return Answer(text, (), self._wanted.parse(text), notes)
+        except MMSpecError as error:
+            return Answer(text, notes={**notes, "invalid": str(error)})
