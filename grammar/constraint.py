@@ -31,7 +31,9 @@ MAX_EXPONENT: Final = 2
 
 _CANDIDATES: Final = 48
 _VAST_ENUM: Final = 6000
-_WALKS: Final = 12
+_WALKED_TOKENS: Final = 400
+"""Tokens of completions that are written out to find what fits near the end of the budget."""
+
 _SPELLING_SLACK: Final = 6
 
 
@@ -85,6 +87,19 @@ class GrammarPlan:
     def growth(self) -> int:
         """Most tokens that one token adds to the shortest completion."""
         return growth(self.vocabulary, self.shape)
+
+    def tail(self, text: bytes) -> bytes | None:
+        """A short suffix that completes ``text``, as the shape knows it; None where it knows none."""
+        known = self._tails.get(text)
+        if known is None:
+            if len(self._tails) > 1024:
+                self._tails.clear()
+            known = self._tails[text] = (None if self.shape is None else self.shape.read(text, 0).tail,)
+        return known[0]
+
+    @cached_property
+    def _tails(self) -> dict[bytes, tuple[bytes | None]]:
+        return {}
 
     @cached_property
     def free_strings(self) -> bool:
@@ -293,7 +308,7 @@ class GrammarCursor:
 
     def _fitting(self, tokens: Sequence[int], known: Sequence[int]) -> list[int]:
         """Those after which a completion of the remaining length exists; at most a few need a walk."""
-        fitting, walks = [], 0
+        fitting, walks = [], _WALKED_TOKENS // (len(self._witness or ()) + 8)
         for token in map(int, tokens):
             if token in known or token in self.plan.vocabulary.eos_ids:
                 continue
@@ -301,9 +316,9 @@ class GrammarCursor:
             if self._surely_fits(text):
                 fitting.append(token)
                 continue
-            if walks >= _WALKS:
+            if walks <= 0:
                 continue
-            walks += 1
+            walks -= 1
             after = self._matcher.deep_copy()
             found = self._complete(after, text) if after.consume_token(token) else None
             if found is not None and len(found) <= self.remaining - 1:
@@ -313,7 +328,7 @@ class GrammarCursor:
     def _surely_fits(self, text: bytes) -> bool:
         """Whether the shape's own way to finish is short enough even if it is spelled badly."""
         plan = self.plan
-        tail = None if plan.shape is None else plan.shape.read(text, 0).tail
+        tail = plan.tail(text)
         return tail is not None and len(plan.vocabulary.tokenize(tail)) + _SPELLING_SLACK < self.remaining
 
     def after_bytes(self, data: bytes) -> GrammarCursor | None:

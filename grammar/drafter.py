@@ -197,9 +197,9 @@ class _Growth:
 
 def _with_boundary(cursor: GrammarCursor, guess: Guess) -> tuple[tuple[int, ...], tuple[Guess, ...]]:
     """A value's tokens up to where its end merges with what follows, and the ways it may end from there."""
-    vocabulary, shape = cursor.plan.vocabulary, cursor.plan.shape
+    vocabulary = cursor.plan.vocabulary
     value = guess.text.encode()
-    tail = None if shape is None else shape.read(cursor.text + value, 0).tail
+    tail = cursor.plan.tail(cursor.text + value)
     if tail is None:
         return (), ()
     ending = tail.decode("utf-8", "ignore")

@@ -86,6 +86,7 @@ class Proposer:
         self.conversation = conversation
         self.earlier = earlier
         self.hints = hints
+        self._choices: dict[tuple[str, ...], list[str]] = {}
 
     def place(self, cursor: GrammarCursor) -> Place:
         """Tool, path and hint at a cursor."""
@@ -131,10 +132,9 @@ class Proposer:
         begun = cursor.scan.piece.decode("utf-8", "ignore")
         parent = self._parent(place)
         keys = [json.dumps(key, ensure_ascii=False) for key in parent.keys]
-        fitting = [key for key in keys if key.startswith(begun)] if begun else keys
-        written = _keys_of(cursor)
-        last = max((keys.index(k) for k in written if k in keys), default=-1)
-        ahead = [key for key in fitting if keys.index(key) > last]
+        order = {key: index for index, key in enumerate(keys)}
+        last = max((order[key] for key in _keys_of(cursor) if key in order), default=-1)
+        ahead = [key for key in keys[last + 1 :] if key.startswith(begun)]
         for rank, key in enumerate(self._by_mention(ahead, parent)[:3]):
             yield Guess(key[len(begun) :] + ":", f"key{rank}", False)
         if cursor.scan.name == OBJECT and not parent.required:
@@ -181,13 +181,17 @@ class Proposer:
 
     def _ranked(self, hint: Hint) -> list[str]:
         """Choices, those the conversation names first."""
-        latest = self.conversation.segments[0].lower() if self.conversation.segments else ""
+        known = self._choices.get(hint.choices)
+        if known is None:
+            latest = self.conversation.segments[0].lower() if self.conversation.segments else ""
+            default = (hint.default or "").strip('"')
 
-        def score(choice: str) -> tuple[bool, bool]:
-            bare = choice.strip('"').lower()
-            return bare not in latest, choice.strip('"') != (hint.default or "").strip('"')
+            def score(choice: str) -> tuple[bool, bool]:
+                bare = choice.strip('"')
+                return bare.lower() not in latest, bare != default
 
-        return sorted(hint.choices, key=score)
+            known = self._choices[hint.choices] = sorted(hint.choices, key=score)
+        return known
 
     def _number(self, cursor: GrammarCursor, place: Place) -> Iterator[Guess]:
         begun = cursor.scan.piece.decode()
@@ -264,8 +268,7 @@ def _key_of(place: Place) -> str:
 
 
 def _tail(cursor: GrammarCursor) -> str:
-    shape = cursor.plan.shape
-    tail = None if shape is None else shape.read(cursor.text, 0).tail
+    tail = cursor.plan.tail(cursor.text)
     return "" if tail is None else tail.decode("utf-8", "replace")
 
 
