@@ -7,7 +7,7 @@ import typer
 
 from mmspec_agent.core.errors import MMSpecError
 
-from . import models
+from . import bench, chat, demo, doctor, models
 
 
 def build() -> typer.Typer:
@@ -20,6 +20,10 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
+    demo.register(app)
+    chat.register(app)
+    bench.register(app)
+    doctor.register(app)
     models.register(app)
     return app
 

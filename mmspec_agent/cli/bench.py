@@ -1,0 +1,78 @@
+"""`mmspec bench`: each claim as a command (SYSTEM.md M10)."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mmspec_agent.bench.common import Report
+
+
+class Dtype(StrEnum):
+    """Weights of the benchmark."""
+
+    BF16 = "bf16"
+    FP32 = "fp32"
+    BOTH = "both"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group `bench` to the command line."""
+    group = typer.Typer(
+        help="Benchmarks against transformers on the same weights, arms in turn; exit status 1 if a bar falls short.",
+        no_args_is_help=True,
+    )
+    # With a callback the group keeps its sub-commands' names even while it has only one.
+    group.callback()(_group)
+    group.command("text")(text)
+    app.add_typer(group, name="bench")
+
+
+def _group() -> None:
+    """Benchmarks against transformers on the same weights, arms in turn; exit status 1 if a bar falls short."""
+
+
+def text(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    prompts: Annotated[
+        Path | None, typer.Option(help="JSON lines with messages (or prompt), kind, id, max_new_tokens.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="All prompts, under every dtype.")] = False,
+    dtype: Annotated[Dtype, typer.Option(help="Weights as bf16, fp32, or one after the other.")] = Dtype.BOTH,
+    repeats: Annotated[int, typer.Option(help="Turns of every arm on every prompt.")] = 2,
+    per_kind: Annotated[int, typer.Option("--per-kind", help="Prompts of each kind without --full.")] = 2,
+    model: Annotated[str, typer.Option(help="reference-lm, a Hub id or a folder.")] = "reference-lm",
+) -> None:
+    """Plain text: ours, our plain loop, transformers' generate and its prompt lookup."""
+    from mmspec_agent.bench.text import DTYPES, TextOptions, run
+
+    from .console import quiet_libraries
+    from .progress import Bars
+
+    quiet_libraries()
+    options = TextOptions(
+        model=model,
+        prompts=prompts,
+        dtypes=DTYPES if dtype is Dtype.BOTH else (dtype.value,),
+        repeats=repeats,
+        kind_limit=per_kind,
+        full=full,
+    )
+    with Bars() as bars:
+        report = run(options, bars)
+    finish(report, as_json)
+
+
+def finish(report: "Report", as_json: bool) -> None:
+    """Show a report and leave with status 1 if a bar falls short."""
+    from rich.console import Console
+
+    if as_json:
+        typer.echo(json.dumps(report.as_dict()))
+    else:
+        report.render(Console())
+    if not report.ok:
+        raise typer.Exit(1)
