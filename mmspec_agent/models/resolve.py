@@ -194,11 +194,13 @@ def reads_pictures(config: Any) -> bool:
 
 def _readers(path: str, sees: bool, shared: dict[str, Any]) -> tuple[Any, Any | None]:
     """Tokenizer and processor. A vision model saved without its processor can still be used for text."""
-    from transformers import AutoProcessor, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
+
+    from .processors import load_processor
 
     if sees:
         try:
-            processor: Any = AutoProcessor.from_pretrained(path, **shared)
+            processor: Any = load_processor(path, AutoConfig.from_pretrained(path, **shared), **shared)
         except (OSError, ValueError):
             processor = None
         if getattr(processor, "tokenizer", None) is not None:

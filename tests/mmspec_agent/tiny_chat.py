@@ -24,21 +24,26 @@ TEMPLATE = (
 )
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Characters as tokens; the last id is the picture's placeholder."""
+def tiny_tokenizer(*special: str, **named: str) -> PreTrainedTokenizerFast:
+    """Characters as tokens; the last id is the picture's placeholder. ``named`` special tokens become attributes."""
     letters = (string.ascii_letters + string.digits + " .,?![]-_:;/")[: VOCAB - 5]
     vocab = {"<pad>": 0, "<s>": 1, "</s>": 2, **{c: 3 + i for i, c in enumerate(letters)}}
+    extra = ["<pad>", "<s>", "</s>", "<image>", *special, *named.values()]
+    for token in extra:
+        if token != "<image>":
+            vocab.setdefault(token, len(vocab))
     vocab |= {f"<u{i}>": i for i in range(len(vocab), VOCAB - 1)}
-    tokenizer = Tokenizer(models.WordLevel({**vocab, "<image>": VOCAB - 1}, unk_token="<pad>"))
+    vocab["<image>"] = VOCAB - 1
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<pad>", "<s>", "</s>", "<image>")])
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in extra if len(token) > 1])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<pad>",
         bos_token="<s>",
         eos_token="</s>",
-        extra_special_tokens={"image_token": "<image>"},
+        extra_special_tokens={"image_token": "<image>", **named},
     )
 
 
