@@ -82,8 +82,7 @@ class Vision:
         self, messages: list[dict[str, Any]], pictures: Sequence[Picture], **template_options: Any
     ) -> tuple[str, tuple[PictureInput, ...]]:
         """The prompt text with every picture's placeholders written out, and the pictures in order."""
-        source = self._processor if getattr(self._processor, "chat_template", None) else self._tokenizer
-        text = render(source, [_as_parts(message) for message in messages], **template_options)
+        text = self.template(messages, **template_options)
         if not pictures:
             return text, ()
         prepared = [self.prepare(picture, len(pictures) == 1) for picture in pictures]
@@ -97,6 +96,18 @@ class Vision:
         expanded = "".join(one + part.text for one, part in zip(pieces, prepared)) + pieces[-1]
         return expanded, tuple(part.picture for part in prepared)
 
+    def template(self, messages: list[dict[str, Any]], **template_options: Any) -> str:
+        """The prompt text as the chat template writes it, with one ``image_token`` for each picture."""
+        source = self._processor if getattr(self._processor, "chat_template", None) else self._tokenizer
+        return render(source, [_as_parts(message) for message in messages], **template_options)
+
+    @property
+    def image_token(self) -> str:
+        """What stands for a picture in the template's text."""
+        if self._processor is None:
+            raise PictureError("pictures need the model's processor: build the engine with Engine(model, processor)")
+        return str(self._processor.image_token)
+
     def starts_with_special(self, text: str) -> bool:
         """Whether the tokenizer should add its own first token: as processors do, unless the text has it."""
         bos = getattr(self._tokenizer, "bos_token", None)
@@ -107,21 +118,25 @@ class Vision:
 
         ``alone``: whether it is the only one of its prompt, which some families resize differently.
         """
-        if self._processor is None:
-            raise PictureError("pictures need the model's processor: build the engine with Engine(model, processor)")
         key = (picture.digest, alone)
         known = self._prepared.get(key)
         if known is not None:
             self._prepared.move_to_end(key)
             return known
-        inputs, text = self._process(picture, alone)
-        count = self._tokenizer.encode(text, add_special_tokens=False).count(self.family.image_token_id)
-        fresh = self.family.whole(inputs, count)
-        again = dataclasses.replace(fresh, load=lambda: self._arguments(picture, alone))
-        self._prepared[key] = Prepared(again, text)
+        fresh = self.prepare_once(picture, alone)
+        again = dataclasses.replace(fresh.picture, load=lambda: self._arguments(picture, alone))
+        self._prepared[key] = Prepared(again, fresh.text)
         if len(self._prepared) > MAX_PREPARED:
             self._prepared.popitem(last=False)
-        return Prepared(fresh, text)
+        return fresh
+
+    def prepare_once(self, picture: Picture, alone: bool = True) -> Prepared:
+        """``prepare`` without remembering the picture: frames of a stream seldom come twice."""
+        if self._processor is None:
+            raise PictureError("pictures need the model's processor: build the engine with Engine(model, processor)")
+        inputs, text = self._process(picture, alone)
+        count = self._tokenizer.encode(text, add_special_tokens=False).count(self.family.image_token_id)
+        return Prepared(self.family.whole(inputs, count), text)
 
     def _arguments(self, picture: Picture, alone: bool) -> Any:
         return self.family.whole(self._process(picture, alone)[0], 0).load()

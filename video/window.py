@@ -186,7 +186,7 @@ class FrameWindow:
         if budget is not None and needed > budget:
             raise MemoryBudgetExceeded(
                 f"a window of {self.frames} frames of {frame_tokens} tokens needs about {needed:,} bytes of KV, the "
-                f"budget is {budget:,}; lower window, make the frames smaller (max_frame_tokens), or raise memory_budget"
+                f"budget is {budget:,}; lower window, make the frames smaller, or raise memory_budget"
             )
 
     @property

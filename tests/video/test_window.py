@@ -9,6 +9,9 @@ import time
 import numpy as np
 import pytest
 import torch
+from tiny import tiny_model
+from tiny_visual import FAMILIES, IMAGE, pictures, tiny_vlm
+
 from mmspec_agent.core.errors import ContextOverflow, MemoryBudgetExceeded
 from mmspec_agent.core.hf_target import HFTarget
 from mmspec_agent.core.tree import ROOT, DraftTree
@@ -18,8 +21,6 @@ from mmspec_agent.core.visual.memory import ByteStore
 from mmspec_agent.core.visual.placing import place, visual_inputs
 from mmspec_agent.video.rebase import KeyRotation
 from mmspec_agent.video.window import FrameWindow
-from tiny import tiny_model
-from tiny_visual import FAMILIES, IMAGE, pictures, tiny_vlm
 
 PREFIX = [11, 12, 13]
 QUESTION = [21, 22, 23, 24]
