@@ -232,6 +232,7 @@ class Engine:
         """For existing code: ``model.generate(**inputs, custom_generate=engine.custom_generate)``."""
 
         def decode(model: PreTrainedModel, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+            kwargs.setdefault("streamer", generation.callers_streamer())
             return generation.custom_generate(self, model, input_ids, **kwargs)
 
         return decode

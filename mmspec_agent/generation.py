@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
@@ -103,11 +104,26 @@ def custom_generate(
     pictures = _pictures(engine, prompts, visual, model_kwargs.get("position_ids"))
     rows = []
     for row, ids in enumerate(prompts):
-        sampler = Sampler(processing, ReplyNoise(seed, row=row), IdBuffer(ids, input_ids.device))
+        # Processors and criteria see the padding, as in transformers: lengths and penalties count it.
+        shown = IdBuffer(input_ids[row].tolist(), input_ids.device)
+        sampler = Sampler(processing, ReplyNoise(seed, row=row), shown)
         rows.append(_decode_row(engine, ids, sampler, stopping_criteria, generation_config, streamer, pictures[row]))
     if streamer is not None:
         streamer.end()
     return _assemble(input_ids, rows, generation_config)
+
+
+def callers_streamer() -> Any:
+    """The streamer given to the ``model.generate`` that is calling us.
+
+    transformers drops it on the way to a callable custom_generate, silently; a thread reading from it would wait
+    for ever.
+    """
+    code = inspect.unwrap(GenerationMixin.generate).__code__
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals.get("streamer")
 
 
 def _check_inputs(
@@ -167,13 +183,16 @@ def _decode_row(
     if not ids:
         raise PromptError("the prompt is empty; pass at least one token (the tokenizer's bos, say)")
     draws: list[Draw] = []
-    limit = (config.max_length or len(ids) + 20) - len(ids)
+    scores: tuple[torch.Tensor, ...] | None = () if config.return_dict_in_generate and config.output_scores else None
+    limit = (config.max_length or sampler.ids.length + 20) - sampler.ids.length
 
     def stop(draw: Draw) -> str | None:
+        nonlocal scores
         draws.append(draw)
         if streamer is not None:
             streamer.put(torch.tensor([draw.token]))
-        scores = (draw.scores,) if draw.scores is not None else None
+        if scores is not None and draw.scores is not None:
+            scores += (draw.scores,)
         return "stop" if bool(criteria(sampler.ids.view(), scores).all()) else None
 
     engine.decode_ids(ids, sampler, stop, max(limit, 1), pictures)
