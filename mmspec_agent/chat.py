@@ -84,7 +84,7 @@ class ChatRun:
         if vision is None:
             text = render(engine.tokenizer, form.messages, **form.template_options)
             return Prompt(text, form.messages, form.plan, form.reader)
-        text, inputs = vision.render(form.messages, pictures, **form.template_options)
+        text, inputs = vision.render(form.messages, pictures, options.lossy_visual_tokens, **form.template_options)
         return Prompt(text, form.messages, form.plan, form.reader, inputs)
 
     def _encode(self) -> tuple[list[int], tuple[Placed, ...]]:
@@ -135,6 +135,8 @@ class ChatRun:
         self._see(decoder.stats)
         if options.lossy_gamma is not None:
             decoder.stats.lossy.append(f"lossy_gamma={options.lossy_gamma}")
+        if options.lossy_visual_tokens is not None and placed:
+            decoder.stats.lossy.append(f"lossy_visual_tokens={options.lossy_visual_tokens}")
         return decoder
 
     def _room(self, prompt_length: int) -> int:

@@ -42,7 +42,9 @@ class ChatOptions:
     ``mode``: "coupled" (same tokens as plain decoding) or "rejection" (same law, §3.3; ``beta`` flattens the
     proposal, ``gamma`` <= 1). ``lossy_gamma`` > 1 accepts more than the target's law allows and is reported.
     ``speculate=False`` is the loop without drafts, ``skip_forced=False`` without Rule A. ``trace``: a path for JSON
-    lines, or a callable. ``allow_remote``: fetch pictures from http(s) URLs; ``allow_local``: read paths in messages.
+    lines, or a callable. ``lossy_visual_tokens``: compress each picture to so many tokens, or
+    to a share of them, which changes answers and is reported. ``allow_remote``: fetch pictures from http(s) URLs;
+    ``allow_local``: read paths in messages.
     """
 
     max_new_tokens: int = 256
@@ -65,6 +67,7 @@ class ChatOptions:
     json_style: str = "spaced"
     unsupported: str = "refuse"
     compliance: Any = None
+    lossy_visual_tokens: int | float | None = None
     allow_remote: bool = False
     allow_local: bool = True
     generation: Mapping[str, Any] | None = None
@@ -108,6 +111,9 @@ class ChatOptions:
         for name, ok, accepted in checks:
             if not ok:
                 raise OptionError(f"{name}={getattr(self, name)!r}: accepted is {accepted}")
+        kept = self.lossy_visual_tokens
+        if kept is not None and (not is_number(kept) or kept <= 0 or (isinstance(kept, float) and kept >= 1)):
+            raise OptionError(f"lossy_visual_tokens={kept!r}: accepted is a number of tokens, or a share below 1.0")
         if self.lossy_gamma is not None and not self.lossy_gamma > 0:
             raise OptionError(f"lossy_gamma={self.lossy_gamma!r}: accepted is a positive number")
 

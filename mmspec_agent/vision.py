@@ -17,12 +17,14 @@ from transformers import PreTrainedModel
 
 from mmspec_agent.core.errors import Cancelled, OptionError, PictureError, PictureInputError
 from mmspec_agent.core.stats import DecodeStats
+from mmspec_agent.core.visual.compress import compressed, target_count
 from mmspec_agent.core.visual.families import KIND_ARGUMENTS, PIXEL_ARGUMENTS, Family, PictureInput
 from mmspec_agent.core.visual.features import Encoder, pictures_of_output
 from mmspec_agent.core.visual.memory import ByteStore
 from mmspec_agent.core.visual.placing import Placed, place
 from mmspec_agent.core.visual.segments import SegmentStore
 
+from .conversation import gone
 from .pictures import Picture
 from .prompts import render
 
@@ -79,13 +81,22 @@ class Vision:
     # -- chat -------------------------------------------------------------------------------------------------
 
     def render(
-        self, messages: list[dict[str, Any]], pictures: Sequence[Picture], **template_options: Any
+        self,
+        messages: list[dict[str, Any]],
+        pictures: Sequence[Picture],
+        lossy_visual_tokens: int | float | None = None,
+        **template_options: Any,
     ) -> tuple[str, tuple[PictureInput, ...]]:
-        """The prompt text with every picture's placeholders written out, and the pictures in order."""
+        """The prompt text with every picture's placeholders written out, and the pictures in order.
+
+        ``lossy_visual_tokens``: tokens (or the share of them) that each picture is compressed to.
+        """
         text = self.template(messages, **template_options)
         if not pictures:
             return text, ()
         prepared = [self.prepare(picture, len(pictures) == 1) for picture in pictures]
+        if lossy_visual_tokens is not None:
+            prepared = [self.compress(one, lossy_visual_tokens) for one in prepared]
         pieces = text.split(self._processor.image_token)
         if len(pieces) - 1 != len(pictures):
             raise PictureInputError(
@@ -122,10 +133,11 @@ class Vision:
         known = self._prepared.get(key)
         if known is not None:
             self._prepared.move_to_end(key)
-            return known
+            again = dataclasses.replace(known.picture, load=lambda: self._arguments(picture, alone))
+            return Prepared(again, known.text)
         fresh = self.prepare_once(picture, alone)
-        again = dataclasses.replace(fresh.picture, load=lambda: self._arguments(picture, alone))
-        self._prepared[key] = Prepared(again, fresh.text)
+        # Remembered without pixels of any kind: those come with the picture each time it is asked for.
+        self._prepared[key] = Prepared(dataclasses.replace(fresh.picture, load=gone), fresh.text)
         if len(self._prepared) > MAX_PREPARED:
             self._prepared.popitem(last=False)
         return fresh
@@ -137,6 +149,21 @@ class Vision:
         inputs, text = self._process(picture, alone)
         count = self._tokenizer.encode(text, add_special_tokens=False).count(self.family.image_token_id)
         return Prepared(self.family.whole(inputs, count), text)
+
+    def compress(self, prepared: Prepared, keep: int | float) -> Prepared:
+        """A picture of fewer visual tokens (V6). OptionError where they do not stand in one run."""
+        count = prepared.picture.count or 0
+        wanted = target_count(count, keep)
+        token = self._tokenizer.convert_ids_to_tokens(self.family.image_token_id)
+        if wanted == count:
+            return prepared
+        if token * count not in prepared.text:
+            raise OptionError(
+                "lossy_visual_tokens: this family spreads a picture over several runs of placeholders (tiles), which "
+                "cannot be compressed as one; leave the option out"
+            )
+        picture = compressed(prepared.picture, wanted, self.encoder.encode)
+        return Prepared(picture, prepared.text.replace(token * count, token * wanted))
 
     def _arguments(self, picture: Picture, alone: bool) -> Any:
         return self.family.whole(self._process(picture, alone)[0], 0).load()

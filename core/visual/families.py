@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..errors import PictureInputError, UnsupportedModel
+from ..masks import IntArray
 
 PIXEL_ARGUMENTS = (
     "pixel_values",
@@ -66,6 +67,8 @@ class PictureInput:
     load: Callable[[], Any]
     grid: tuple[int, int, int] | None = None
     count: int | None = None
+    coordinates: IntArray | None = None
+    """[3, count] places of the tokens where they do not fill the grid (a compressed picture)."""
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,9 @@ def _rotary(family: Family, touched: Sequence[Placed], start: int, end: int, pos
 
 def _grid(one: Placed) -> IntArray:
     """[3, n] time, height and width index of each visual token of a picture."""
-    grid = one.picture.grid
+    grid, coordinates = one.picture.grid, one.picture.coordinates
+    if coordinates is not None and coordinates.shape[1] == one.end - one.start:
+        return coordinates
     if grid is None or grid[0] * grid[1] * grid[2] != one.end - one.start:
         raise PictureInputError(
             f"a picture of grid {grid} has {one.end - one.start} consecutive placeholders; models with M-RoPE need "

@@ -10,7 +10,7 @@ import torch
 from tiny_chat import expected_ids, noise_picture, tiny_chat_vlm, user
 
 from mmspec_agent import Engine
-from mmspec_agent.core.errors import Cancelled, PictureError, PictureInputError
+from mmspec_agent.core.errors import Cancelled, OptionError, PictureError, PictureInputError
 from mmspec_agent.pictures import Picture, load_picture
 
 SLOTS = 4
@@ -182,3 +182,16 @@ def test_frames_can_be_appended_and_dropped(engine: Engine) -> None:
     assert conversation.sequence.positions.next_position(12) == 18
     with pytest.raises(ValueError, match="cannot drop"):
         conversation.drop_segment(0, 3)
+
+
+def test_lossy_compression_is_opt_in_and_reported(engine: Engine) -> None:
+    asked = [user("what?", noise_picture(12))]
+    exact = ask(engine, asked)
+    small = engine.chat(asked, max_new_tokens=16, lossy_visual_tokens=2)
+    assert small.stats.lossy == ["lossy_visual_tokens=2"]
+    assert small.stats.prompt_tokens == exact.stats.prompt_tokens - 2
+    assert small.stats.vision_passes == 0, "the features were held"
+    whole = engine.chat(asked, max_new_tokens=16, lossy_visual_tokens=SLOTS)
+    assert whole.token_ids == exact.token_ids
+    with pytest.raises(OptionError, match="lossy_visual_tokens"):
+        engine.chat(asked, lossy_visual_tokens=0)
