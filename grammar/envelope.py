@@ -35,8 +35,9 @@ _MAY: Final = " If no function helps, answer in plain text."
 class Envelope:
     """All that a request with tools needs.
 
-    ``plan`` is None for ``tool_choice="none"``. ``template_tools``: what to pass to the chat template as
-    ``tools`` (None where the prompt says it in a system message of ours).
+    ``plan`` is None for ``tool_choice="none"``; the prompt shows the tools all the same, so that it depends on the
+    tools alone. ``template_tools``: what to pass to the chat template as ``tools`` (None where the prompt says it
+    in a system message of ours).
     """
 
     tools: tuple[Tool, ...]
@@ -54,14 +55,13 @@ class Envelope:
         if not self.family.own_prompt:
             return [_with_dict_arguments(message) for message in rendered]
         plain = [self._as_text(message) for message in rendered]
-        if self.choice == "none" or not self.tools:
-            return plain
-        return _with_system(plain, self._introduction())
+        return _with_system(plain, self._introduction()) if self.tools else plain
 
     def _introduction(self) -> str:
+        # Whatever the choice, so that turns which choose differently keep one prefix, and with it their KV.
         lines = "\n".join(json.dumps(tool.as_openai()["function"], ensure_ascii=False) for tool in self.tools)
         text = _INTRODUCTION.replace("%TOOLS%", lines) + _HOW
-        return text + (_SEVERAL if self.parallel else "") + (_MAY if self.choice == "auto" else "")
+        return text + (_SEVERAL if self.parallel else "") + _MAY
 
     def _as_text(self, message: dict[str, Any]) -> dict[str, Any]:
         """Calls and results as text, for templates that know neither."""
@@ -77,7 +77,9 @@ class Envelope:
         return message
 
     def _call_text(self, call: Mapping[str, Any]) -> str:
-        return self.family.call_head(call["name"]) + json.dumps(_arguments(call), ensure_ascii=False) + self.family.tail
+        arguments = _arguments(call)
+        text = getattr(arguments, "text", None) or json.dumps(arguments, ensure_ascii=False)
+        return self.family.call_head(call["name"]) + text + self.family.tail
 
     def reader(self) -> CallReader:
         """A reader of one reply."""
@@ -117,7 +119,7 @@ def prepare(
         vocabulary = Vocabulary.of(tokenizer, eos_ids)
         most = min(max_calls, MAX_PARALLEL) if parallel else 1
         plan = _plan(vocabulary, eligible, form, choice, most, section)
-    shown = None if form.own_prompt or not offered or choice == "none" else [tool.as_openai() for tool in offered]
+    shown = None if form.own_prompt or not offered else [tool.as_openai() for tool in offered]
     return Envelope(offered, form, choice, plan, shown, section, False, parallel)
 
 
