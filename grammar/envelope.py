@@ -58,10 +58,10 @@ class Envelope:
         return _with_system(plain, self._introduction()) if self.tools else plain
 
     def _introduction(self) -> str:
-        # Whatever the choice, so that turns which choose differently keep one prefix, and with it their KV.
+        # "none" says what "required" says: a loop that ends with a plain answer keeps its prefix, and so its KV.
         lines = "\n".join(json.dumps(tool.as_openai()["function"], ensure_ascii=False) for tool in self.tools)
         text = _INTRODUCTION.replace("%TOOLS%", lines) + _HOW
-        return text + (_SEVERAL if self.parallel else "") + _MAY
+        return text + (_SEVERAL if self.parallel else "") + (_MAY if self.choice == "auto" else "")
 
     def _as_text(self, message: dict[str, Any]) -> dict[str, Any]:
         """Calls and results as text, for templates that know neither."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from mmspec_agent.core.compliance import ComplianceProcessor
 from mmspec_agent.core.constraint import ConstraintPlan
@@ -95,6 +95,19 @@ def _with_compliance(tokenizer: Any, eos_ids: Sequence[int], form: Form, complia
     return Form(form.messages, form.template_options, plan, form.reader)
 
 
+class Written(dict[str, Any]):
+    """Arguments of a call that remember how they were written, so that the next prompt repeats them exactly."""
+
+    text: str | None = None
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], text: str) -> Self:
+        """``arguments``, read from ``text``."""
+        written = cls(arguments)
+        written.text = text
+        return written
+
+
 class _ToolReader:
     """Tool calls out of the text, as events and whole."""
 
@@ -109,7 +122,7 @@ class _ToolReader:
     def finish(self, text: str, finish: str) -> Answer:
         self._reader.finish()
         read = self._reader.reply
-        calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in read.calls)
+        calls = tuple(ToolCall(c.id, c.name, Written.of(c.arguments, c.arguments_text)) for c in read.calls)
         return Answer(read.content, calls, notes=self._checked(calls))
 
     def _piece(self, piece: str | CallDelta) -> ToolCallPiece | TextPiece:
