@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
@@ -39,6 +39,9 @@ from .options import ChatOptions
 from .reply import Done, Event, Reply
 from .session import Session, fingerprint
 from .vision import PICTURE_ARGUMENTS, Vision, rope_state_kept
+
+if TYPE_CHECKING:
+    from mmspec_agent.video.watch import Watch
 
 DEFAULT_DRAFTERS = "default"
 DEFAULT_VISUAL_BUDGET = "256MiB"
@@ -149,6 +152,19 @@ class Engine:
     def session(self, system: str | None = None, **defaults: Any) -> Session:
         """A conversation that keeps its KV over turns; ``defaults`` are options of every turn."""
         return Session(self, system=system, **defaults)
+
+    def watch(self, source: Any, question: str | Sequence[str] = "What is happening?", **options: Any) -> Watch:
+        """Answers about a stream, frame by frame, as an iterator of ``WatchAnswer``.
+
+        ``source``: camera index, URL, file, GIF, folder, iterator of pictures, or an opened source. ``question``: one
+        or several, which share frames and KV. ``every``: seconds between answered frames. ``on_change``: True to
+        yield changed answers only, or a callable that gets them. ``window``, ``keep_answers``, ``system``, … as in
+        ``watching.SeeingOptions``; ``lossy_skip_s`` as in ``video.watch.WatchOptions``; ``gate``: ``GateOptions``;
+        options of the source as in ``SourceOptions``, of answering as in ``ChatOptions``.
+        """
+        from .watching import open_watch
+
+        return open_watch(self, source, question, **options)
 
     def resume(self, path: str | Path) -> Session:
         """A session saved by ``Session.save``; SessionError if it belongs to another model."""

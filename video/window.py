@@ -140,6 +140,12 @@ class FrameWindow:
         self.crop()
         return [*self.tokens, *question]
 
+    def ready(self, rows: int) -> None:
+        """Have room for a question and answer of ``rows`` rows, more than ``reserve`` if need be."""
+        self.crop()
+        self.reserve = max(self.reserve, rows)
+        self._make_room(0, keep=1)
+
     def crop(self) -> None:
         """Forget question and answer; the frames stay as they are."""
         if self.sequence.length > self.length:
@@ -217,18 +223,22 @@ class FrameWindow:
         del self.tokens[self._sinks : end]
         self.counts.evicted += segment.kind == "frame"
 
-    def _make_room(self, span: int) -> None:
-        """Evict or move frames until ``span`` more positions and the reserve fit the model's range."""
+    def _make_room(self, span: int, keep: int = 0) -> None:
+        """Evict or move frames until ``span`` more positions and the reserve fit the model's range.
+
+        The last ``keep`` frames are not evicted: they are being asked about.
+        """
         limit = self.sequence.target.context_limit
         if limit is None:
             return
         needed = span + self.reserve
-        while self.segments and self._sink_end + self._spanned + needed > limit:
+        while self.held > keep and self._sink_end + self._spanned + needed > limit:
             self._evict()
-        if self._sink_end + needed > limit:
+        if self._sink_end + self._spanned + needed > limit:
             raise ContextOverflow(
-                f"a frame of {span} positions, the prefix of {self._sink_end} and {self.reserve} for question and "
-                f"answer exceed the model's range of {limit}; lower max_new_tokens, or make the frames smaller"
+                f"a frame of {span + self._spanned} positions, the prefix of {self._sink_end} and {self.reserve} for "
+                f"question and answer exceed the model's range of {limit}; lower max_new_tokens, or make the frames "
+                "smaller"
             )
         if self.sequence.positions.next_position(self.length) + needed > limit:
             self.rebase()
