@@ -6,125 +6,19 @@ a phrase is replaced by the refusal and the reply ends; where a grammar rules, s
 
 from __future__ import annotations
 
-import threading
-import unicodedata
-import weakref
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Final, Self
-
-import ahocorasick
 
 from .constraint import Constraint, ConstraintPlan, TokenMask, Veto
 from .errors import ConstraintConflict, ConstraintError, OptionError
+from .phrases import PhraseMatcher, Speller, fold, folded_characters, open_bytes
 
-MAX_BYTES: Final = 500_000
-"""Largest list of phrases, in UTF-8 bytes of their folded forms."""
-
+_FEW: Final = 48
+_AHEAD: Final = 48
+_TRIES: Final = 400
 FREE_STATES: Final = frozenset({"TEXT", "REASONING"})
-_INVISIBLE: Final = frozenset("\u200b\u200c\u200d\u2060\ufeff\u00ad")
-
-
-def fold(text: str) -> str:
-    """``text`` as phrases are compared: compatibility forms, full width, case and runs of blanks folded."""
-    return "".join(folded for folded, _ in _folded(text, " "))
-
-
-def _folded(text: str, before: str) -> list[tuple[str, int]]:
-    """Folded characters with the index of the character they come from.
-
-    Folding works character by character, so that it never depends on where a token ends. ``before``: the folded
-    character in front, since a blank after a blank says nothing new.
-    """
-    out: list[tuple[str, int]] = []
-    last = before
-    for index, char in enumerate(text):
-        if char in _INVISIBLE:
-            continue
-        for piece in _fold_character(char):
-            piece = " " if piece.isspace() else piece
-            if piece == " " and last == " ":
-                continue
-            out.append((piece, index))
-            last = piece
-    return out
-
-
-@lru_cache(maxsize=8192)
-def _fold_character(char: str) -> str:
-    # Decomposed, so that an accent is the same whether it comes with its letter or after it.
-    return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold())
-
-
-@dataclass(frozen=True)
-class PhraseMatcher:
-    """Aho-Corasick over folded text; positions are states of the automaton, kept as the folded tail."""
-
-    phrases: tuple[str, ...]
-
-    @classmethod
-    def of(cls, phrases: Iterable[str]) -> PhraseMatcher:
-        """A matcher; OptionError for a phrase that folds to nothing or a list over 500 KB."""
-        folded: dict[str, str] = {}
-        for phrase in phrases:
-            key = fold(phrase).strip()
-            if not key:
-                raise OptionError(f"Banned phrase {phrase!r} has no visible character; it would match everywhere.")
-            folded.setdefault(key, phrase)
-        size = sum(len(key.encode()) for key in folded)
-        if size > MAX_BYTES:
-            raise OptionError(f"The banned phrases have {size:,} bytes; accepted are up to {MAX_BYTES:,}.")
-        return cls(tuple(folded))
-
-    @cached_property
-    def _automaton(self) -> Any:
-        automaton = ahocorasick.Automaton()
-        for phrase in self.phrases:
-            automaton.add_word(phrase, phrase)
-        if self.phrases:
-            automaton.make_automaton()
-        return automaton
-
-    @cached_property
-    def longest(self) -> int:
-        """Characters of the longest phrase."""
-        return max(map(len, self.phrases), default=0)
-
-    @cached_property
-    def last_characters(self) -> frozenset[str]:
-        """Characters a phrase may end with: text without one of them completes nothing."""
-        return frozenset(phrase[-1] for phrase in self.phrases)
-
-    def find(self, tail: str, text: str) -> str | None:
-        """The first phrase that folded ``text`` completes after the folded ``tail``."""
-        if not self.phrases or self.last_characters.isdisjoint(text):
-            return None
-        for end, phrase in self._automaton.iter(tail + text):
-            if end >= len(tail):
-                return str(phrase)
-        return None
-
-    def open_length(self, tail: str) -> int:
-        """Characters at the end of ``tail`` that may still grow into a phrase."""
-        return next((len(tail) - start for start in self._open_at(tail)), 0)
-
-    def rests(self, tail: str) -> set[str]:
-        """What would complete a phrase that ``tail`` has begun."""
-        return {
-            phrase[len(tail) - start :]
-            for start in self._open_at(tail)
-            for phrase in self._automaton.keys(tail[start:])
-        }
-
-    def _open_at(self, tail: str) -> Iterator[int]:
-        if not self.phrases:
-            return
-        for start in range(max(0, len(tail) - self.longest + 1), len(tail)):
-            begun = tail[start:]
-            if self._automaton.match(begun) and any(phrase != begun for phrase in self._automaton.keys(begun)):
-                yield start
 
 
 @dataclass(frozen=True)
@@ -150,77 +44,9 @@ class ComplianceProcessor:
         self.check()
         ids = tuple(eos_ids) or ((tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ())
         refusal = tuple(tokenizer.encode(self.refusal, add_special_tokens=False))
-        plan = CompliancePlan(self.matcher, _Speller.of(tokenizer), refusal, fold(self.refusal), ids, inner)
+        plan = CompliancePlan(self.matcher, Speller.of(tokenizer), refusal, fold(self.refusal), ids, inner)
         plan.check()
         return plan
-
-
-@dataclass(frozen=True)
-class _Speller:
-    """Bytes of every id; ids are decoded one by one, so that half characters stay bytes."""
-
-    spelling: tuple[bytes, ...]
-
-    @classmethod
-    def of(cls, tokenizer: Any) -> _Speller:
-        with _LOCK:
-            if tokenizer not in _SPELLERS:
-                _SPELLERS[tokenizer] = cls(spellings(tokenizer))
-            return _SPELLERS[tokenizer]
-
-    @cached_property
-    def folded(self) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-        """(folded text, id) sorted by text, after a visible character and after a blank."""
-        plain: list[tuple[str, int]] = []
-        after_blank: list[tuple[str, int]] = []
-        for token, spelled in enumerate(self.spelling):
-            text = spelled.decode("utf-8", "ignore")
-            plain.append(("".join(c for c, _ in _folded(text, "x")), token))
-            after_blank.append(("".join(c for c, _ in _folded(text, " ")), token))
-        return sorted(plain), sorted(after_blank)
-
-    def beginning_with(self, text: str, after_blank: bool) -> Iterator[int]:
-        """Ids whose folded text begins with ``text``."""
-        index = self.folded[after_blank]
-        for at in range(bisect_left(index, (text, -1)), len(index)):
-            if not index[at][0].startswith(text):
-                return
-            yield index[at][1]
-
-    @cached_property
-    def partial(self) -> tuple[int, ...]:
-        """Ids that begin with the rest of a character."""
-        return tuple(i for i, s in enumerate(self.spelling) if s and 0x80 <= s[0] < 0xC0)
-
-
-_LOCK = threading.Lock()
-_SPELLERS: weakref.WeakKeyDictionary[Any, _Speller] = weakref.WeakKeyDictionary()
-
-
-def spellings(tokenizer: Any) -> tuple[bytes, ...]:
-    """Bytes of each id of a Hugging Face tokenizer (byte-level BPE, byte fallback, or plain pieces)."""
-    table = _byte_table()
-    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    byte_level = any(piece is not None and "\u0120" in piece for piece in pieces)
-    added = {token: str(text) for token, text in getattr(tokenizer, "added_tokens_decoder", {}).items()}
-    found = []
-    for token, piece in enumerate(pieces):
-        if token in added or piece is None:
-            found.append(added.get(token, "").encode())
-        elif byte_level:
-            found.append(bytes(table[c] for c in piece) if all(c in table for c in piece) else piece.encode())
-        elif len(piece) == 6 and piece.startswith("<0x"):
-            found.append(bytes([int(piece[3:5], 16)]))
-        else:
-            found.append(piece.replace("\u2581", " ").encode())
-    return tuple(found)
-
-
-def _byte_table() -> dict[str, int]:
-    """GPT-2's printable stand-ins of bytes."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(b): b for b in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
 
 
 @dataclass(frozen=True)
@@ -228,7 +54,7 @@ class CompliancePlan:
     """Compliance around another plan, or alone (ConstraintPlan)."""
 
     matcher: PhraseMatcher
-    speller: _Speller
+    speller: Speller
     refusal: tuple[int, ...]
     refusal_text: str
     eos_ids: tuple[int, ...]
@@ -248,15 +74,21 @@ class CompliancePlan:
         """Raise ConstraintError if the inner constraint itself forces a banned phrase."""
         if self.inner is None:
             return
-        cursor = self.open(self.inner.minimum_tokens + 4096)
-        try:
-            for token in getattr(self.inner, "start", ()) or cursor.forced_run(2048):
-                mask = cursor.mask()
-                if mask is not None and not mask.allows(token):
-                    return  # only this way is barred, there are others
-                cursor.advance(token)
-        except ConstraintConflict as error:
-            raise ConstraintError(f"The schema forces a banned phrase: {error}") from None
+        first: str | None = None
+        todo = [self.open(self.inner.minimum_tokens + 4096)]
+        for _ in range(_TRIES):
+            if not todo:
+                break
+            here = todo.pop()
+            try:
+                mask = here.mask()
+            except ConstraintConflict as error:
+                first = first or str(error)
+                continue
+            if mask is None or any(mask.allows(end) for end in self.eos_ids):
+                return
+            todo += here.ways(mask)
+        raise ConstraintError(f"The schema forces a banned phrase: {first or 'no reply without one was found'}")
 
     def open(self, max_new_tokens: int) -> ComplianceCursor:
         inner = None if self.inner is None else self.inner.open(max_new_tokens)
@@ -310,14 +142,16 @@ class ComplianceCursor:
         """Whole characters that ``token`` completes, and the bytes of one that it leaves open."""
         spelling = self.plan.speller.spelling
         data = self._half + (spelling[token] if 0 <= token < len(spelling) else b"")
-        half = _open_bytes(data)
+        half = open_bytes(data)
         return data[: len(data) - half].decode("utf-8", "replace"), data[len(data) - half :]
 
     def _completes(self, token: int) -> str | None:
         if token in self.plan.eos_ids:
             return None
         text, _ = self._decoded(token)
-        return self.plan.matcher.find(self._tail, "".join(c for c, _ in _folded(text, self._tail[-1:] or self._blank)))
+        return self.plan.matcher.find(
+            self._tail, "".join(c for c, _ in folded_characters(text, self._tail[-1:] or self._blank))
+        )
 
     def advance(self, token: int) -> None:
         if not self._is_free:
@@ -330,7 +164,7 @@ class ComplianceCursor:
         if token in self.plan.eos_ids:
             return
         text, self._half = self._decoded(token)
-        folded = _folded(text, self._tail[-1:] or self._blank)
+        folded = folded_characters(text, self._tail[-1:] or self._blank)
         # Raw characters per folded one: streaming holds back what the reader would see.
         starts = [index for _, index in folded]
         lengths = (
@@ -361,16 +195,53 @@ class ComplianceCursor:
         if mask is None or self._is_free:
             return mask
         banned = [token for token in self._suspects(mask) if self._completes(token) is not None]
+        banned += [token for token in self._few(mask) if token not in banned and self._leads_into_phrase(token)]
         if not banned:
             return mask
         left = TokenMask(mask.words & ~TokenMask.of(banned, mask.vocab_size).words, mask.vocab_size)
         if left.is_empty:
-            phrase = self._completes(banned[0])
             raise ConstraintConflict(
-                f"Everything the grammar allows here would complete the banned phrase {phrase!r}; "
-                "change the schema or the list of phrases."
+                "Everything the grammar allows here would complete a banned phrase "
+                f"({', '.join(map(repr, self._named(banned)))}); change the schema or the list of phrases."
             )
         return left
+
+    def ways(self, mask: TokenMask) -> list[ComplianceCursor]:
+        """Cursors behind some legal tokens, the one that ends soonest last."""
+        tokens = [int(token) for token in mask.tokens()[:4]]
+        soonest = list(getattr(self.inner, "witness", ()))[:1]
+        forks = []
+        for token in [t for t in tokens if t not in soonest] + [t for t in soonest if mask.allows(t)]:
+            fork = self.fork()
+            fork.advance(token)
+            forks.append(fork)
+        return forks
+
+    def _few(self, mask: TokenMask) -> list[int]:
+        """The legal tokens where the grammar leaves a small choice: a key, a member of an enum."""
+        if not self.plan.matcher.phrases or mask.single() is not None:
+            return []
+        tokens = mask.tokens()
+        return [int(token) for token in tokens] if len(tokens) <= _FEW else []
+
+    def _leads_into_phrase(self, token: int) -> bool:
+        """Whether the text that is forced after ``token`` would complete a phrase."""
+        return self._forced_phrase(token) is not None
+
+    def _forced_phrase(self, token: int) -> str | None:
+        if self.inner is None or token in self.plan.eos_ids:
+            return None
+        inner = self.inner.fork()
+        inner.advance(token)
+        spelling = self.plan.speller.spelling
+        run = [token, *(t for t in inner.forced_run(_AHEAD) if t not in self.plan.eos_ids)]
+        data = self._half + b"".join(spelling[t] for t in run if t < len(spelling))
+        folded = folded_characters(data.decode("utf-8", "ignore"), self._tail[-1:] or self._blank)
+        return self.plan.matcher.find(self._tail, "".join(c for c, _ in folded))
+
+    def _named(self, tokens: Sequence[int]) -> list[str]:
+        found = {self._completes(token) or self._forced_phrase(token) for token in tokens[:_FEW]}
+        return sorted(phrase for phrase in found if phrase is not None)[:4]
 
     def _suspects(self, mask: TokenMask) -> list[int]:
         """Legal tokens that may complete a phrase: holding a whole one, or the rest of one that was begun."""
@@ -396,15 +267,3 @@ class ComplianceCursor:
             run.append(single)
             here.advance(single)
         return run
-
-
-def _open_bytes(data: bytes) -> int:
-    """Bytes at the end that begin a character they do not finish."""
-    for back in range(1, min(3, len(data)) + 1):
-        lead = data[-back]
-        if lead >= 0xC0:
-            need = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
-            return back if back < need else 0
-        if lead < 0x80:
-            return 0
-    return 0

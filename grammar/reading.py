@@ -54,7 +54,7 @@ class CallReader:
 
     def __post_init__(self) -> None:
         self._thinking = self.reasoning is not None and self.reasoning_open
-        head = re.escape(self.family.head).replace("%NAME%", r"(?P<name>(?:[^\"\\\[]|\\.)+?)")
+        head = re.escape(self.family.head).replace("%NAME%", r"(?P<name>(?:[^\"\\\[\]]|\\.)+?)")
         self._head = re.compile(head)
 
     def feed(self, text: str) -> list[str | CallDelta]:

@@ -86,7 +86,7 @@ def body(plan: GrammarPlan, tokens: Sequence[int]) -> str:
 def test_any_budget_from_the_minimum_closes_and_validates(schema: Any, vocabulary: Vocabulary) -> None:
     plan = json_plan(vocabulary, schema)
     validator = jsonschema.Draft202012Validator(schema)
-    for seed in range(24):
+    for seed in range(12):
         budget = plan.minimum_tokens + (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144)[seed % 12]
         tokens, cursor = generate(plan, budget, seed)
         assert cursor.is_complete
