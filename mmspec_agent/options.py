@@ -42,7 +42,8 @@ class ChatOptions:
     ``mode``: "coupled" (same tokens as plain decoding) or "rejection" (same law, §3.3; ``beta`` flattens the
     proposal, ``gamma`` <= 1). ``lossy_gamma`` > 1 accepts more than the target's law allows and is reported.
     ``speculate=False`` is the loop without drafts, ``skip_forced=False`` without Rule A. ``trace``: a path for JSON
-    lines, or a callable. ``lossy_visual_tokens``: compress each picture to so many tokens, or
+    lines, or a callable. ``tool_format``: how calls are written, a name of ``grammar.families.FAMILIES`` (None: as
+    the chat template says). ``lossy_visual_tokens``: compress each picture to so many tokens, or
     to a share of them, which changes answers and is reported. ``allow_remote``: fetch pictures from http(s) URLs;
     ``allow_local``: read paths in messages.
     """
@@ -63,6 +64,7 @@ class ChatOptions:
     tools: Sequence[Any] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool = True
+    tool_format: str | None = None
     response_format: Any = None
     json_style: str = "spaced"
     unsupported: str = "refuse"
