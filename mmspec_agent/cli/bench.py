@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
     # With a callback the group keeps its sub-commands' names even while it has only one.
     group.callback()(_group)
     group.command("text")(text)
+    group.command("image")(image)
     app.add_typer(group, name="bench")
 
 
@@ -59,6 +60,35 @@ def text(
         dtypes=DTYPES if dtype is Dtype.BOTH else (dtype.value,),
         repeats=repeats,
         kind_limit=per_kind,
+        full=full,
+    )
+    with Bars() as bars:
+        report = run(options, bars)
+    finish(report, as_json)
+
+
+def image(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="At least 20 conversations per dtype.")] = False,
+    dtype: Annotated[Dtype, typer.Option(help="Weights as bf16, fp32, or one after the other.")] = Dtype.BOTH,
+    scenes: Annotated[int, typer.Option(min=1, help="Conversations per dtype.")] = 4,
+    pictures: Annotated[int, typer.Option(min=0, help="Pictures through one engine under the budget.")] = 200,
+    budget: Annotated[str, typer.Option(help="Bytes of visual memory.")] = "256MB",
+    model: Annotated[str, typer.Option(help="reference-vlm, a Hub id or a folder.")] = "reference-vlm",
+) -> None:
+    """Pictures: first questions and follow-ups, short and long answers, against transformers' generate."""
+    from mmspec_agent.bench.image import DTYPES, ImageOptions, run
+
+    from .console import quiet_libraries
+    from .progress import Bars
+
+    quiet_libraries()
+    options = ImageOptions(
+        model=model,
+        dtypes=DTYPES if dtype is Dtype.BOTH else (dtype.value,),
+        scenes=scenes,
+        pictures=pictures,
+        budget=budget,
         full=full,
     )
     with Bars() as bars:

@@ -7,7 +7,7 @@ import typer
 
 from mmspec_agent.core.errors import MMSpecError
 
-from . import bench, chat, demo, doctor, models
+from . import ask, bench, call, chat, demo, doctor, models
 
 
 def build() -> typer.Typer:
@@ -22,6 +22,8 @@ def build() -> typer.Typer:
     app.callback()(_options)
     demo.register(app)
     chat.register(app)
+    call.register(app)
+    ask.register(app)
     bench.register(app)
     doctor.register(app)
     models.register(app)

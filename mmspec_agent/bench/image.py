@@ -1,0 +1,219 @@
+"""``mmspec bench image``: conversations about pictures against transformers, on the same weights (SYSTEM.md M10).
+
+Each turn is answered by transformers' processor and ``generate``, which reads the picture and the whole
+conversation again, and by a session of ours, which keeps both. Nothing here is trained: drafts come from the
+conversation itself, so long answers are measured with an earlier description in it, and without.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from mmspec_agent.core.errors import OptionError
+from mmspec_agent.engine import Engine
+from mmspec_agent.models.progress import Progress
+from mmspec_agent.models.resolve import load_model
+from mmspec_agent.models.scenes import random_scene
+
+from .common import Bar, Report, Spread, environment
+from .image_arms import HF, LONG, OURS, SHORT, Answered, ImageArms, Turn
+from .image_memory import budget_run, int8_table
+from .repeats import first_difference
+
+DTYPES = ("bf16", "fp32")
+SEEDS = 910_000_000
+"""Scenes of the benchmark start here; neither training nor evaluation uses them."""
+
+NEW_TOKENS = {SHORT: 24, LONG: 160}
+DESCRIBE = "Describe the picture in detail."
+TURNS = (
+    Turn("How many things are in the picture?", SHORT, True, False),
+    Turn("What is the background?", SHORT, False, False),
+    Turn(DESCRIBE, LONG, False, False),
+    Turn("Is it a picture of the day or of the night?", SHORT, False, True),
+    Turn("Describe the picture again, in full.", LONG, False, True),
+)
+ALONE = Turn(DESCRIBE, LONG, True, False)
+"""The same long answer as the first and only question: no history to draft from."""
+
+FIRST_TOKEN_BAR = 0.40
+HISTORY_BAR, CLEARED_BAR, NEVER_BAR = 1.3, 1.0, 0.97
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """What to run: ``scenes`` conversations per dtype, and ``pictures`` through one engine with a small budget."""
+
+    model: str = "reference-vlm"
+    dtypes: tuple[str, ...] = DTYPES
+    scenes: int = 4
+    pictures: int = 200
+    budget: str = "256MB"
+    full: bool = False
+
+    @property
+    def conversations(self) -> int:
+        """Conversations per dtype."""
+        return max(self.scenes, 20) if self.full else self.scenes
+
+
+class Measured(NamedTuple):
+    """A turn of one conversation, answered by both arms."""
+
+    turn: Turn
+    scene: int
+    answers: dict[str, Answered]
+
+    def seconds(self, arm: str) -> float:
+        """Seconds of an arm, scaled to the length of transformers' answer where a flip changed the length."""
+        wanted, got = len(self.answers[HF].tokens), len(self.answers[arm].tokens)
+        return self.answers[arm].total * wanted / max(1, got)
+
+
+def run(options: ImageOptions, progress: Progress) -> Report:
+    """The whole benchmark; OptionError for options outside what is accepted."""
+    strange = [dtype for dtype in options.dtypes if dtype not in DTYPES]
+    if strange or not options.dtypes or options.scenes < 1 or options.pictures < 0:
+        raise OptionError(
+            f"dtypes {options.dtypes}, {options.scenes} scenes, {options.pictures} pictures: accepted are bf16 and "
+            "fp32, at least one scene, and no negative number of pictures"
+        )
+    report = Report("image", {})
+    for dtype in options.dtypes:
+        progress.stage(f"{dtype}: loading {options.model}")
+        arms = ImageArms(Engine(*load_model(options.model, dtype=dtype), visual_budget=options.budget))
+        report.environment = report.environment or environment(
+            model=options.model, dtypes=list(options.dtypes), device=str(arms.engine.model.device)
+        )
+        summarise(report, dtype, _conversations(arms, options.conversations, dtype, progress))
+        if dtype == options.dtypes[0]:
+            _memory(report, arms.engine, options, progress)
+    return report
+
+
+def picture_of(index: int) -> Image.Image:
+    """The ``index``-th picture of the benchmark."""
+    return Image.fromarray(random_scene(SEEDS + index, "objects").render())
+
+
+def _conversations(arms: ImageArms, scenes: int, dtype: str, progress: Progress) -> list[Measured]:
+    _warm_up(arms)
+    progress.stage(f"{dtype}: {scenes} conversations, both arms in turn", float(scenes))
+    measured: list[Measured] = []
+    for scene in range(scenes):
+        picture = picture_of(scene)
+        measured += _conversation(arms, scene, picture, TURNS)
+        # A picture of its own: its features must not be held already.
+        measured += _conversation(arms, scene, picture_of(scene + 100_000), (ALONE,))
+        progress.advance_to(float(scene + 1))
+    return measured
+
+
+def _conversation(arms: ImageArms, scene: int, picture: Image.Image, turns: Sequence[Turn]) -> list[Measured]:
+    session = arms.engine.session()
+    measured = []
+    for index, turn in enumerate(turns):
+        text = {"type": "text", "text": turn.text}
+        content: Any = [{"type": "image", "image": picture}, text] if index == 0 else turn.text
+        message = {"role": "user", "content": content}
+        answers = arms.turn(session, message, NEW_TOKENS[turn.length], hf_first=(scene + index) % 2 == 0)
+        measured.append(Measured(turn, scene, answers))
+    return measured
+
+
+def _warm_up(arms: ImageArms) -> None:
+    """Untimed: first forwards allocate, and the controller learns what rows cost."""
+    _conversation(arms, 0, picture_of(200_000), TURNS[:3])
+
+
+def summarise(report: Report, dtype: str, measured: Sequence[Measured]) -> None:
+    """Ratios, bars and details of one dtype's turns into ``report``."""
+    by_kind: dict[str, list[Measured]] = defaultdict(list)
+    for one in measured:
+        by_kind[one.turn.kind].append(one)
+    slowest = float("inf")
+    for kind, turns in by_kind.items():
+        speed = report.ratios[f"{dtype} {kind}: speed of ours / {HF}"] = _ratio(turns, lambda m, a: m.seconds(a))
+        wait = _ratio(turns, lambda m, a: m.answers[a].first_token)
+        report.ratios[f"{dtype} {kind}: first token, {HF} / ours"] = wait
+        slowest = min(slowest, speed.median)
+        if turns[0].turn.length == LONG:
+            report.bars.append(_long_bar(dtype, turns[0].turn, speed))
+        if not turns[0].turn.first:
+            name = f"{dtype} {kind}: time to first token, share of {HF}'s"
+            report.bars.append(Bar(name, 1 / wait.median, FIRST_TOKEN_BAR, at_most=True))
+    report.bars.append(Bar(f"{dtype}: least speed over {HF} of any kind of turn", slowest, NEVER_BAR))
+    _counts(report, dtype, measured)
+    report.arms[dtype] = {kind: _arms_of(turns) for kind, turns in by_kind.items()}
+
+
+def _long_bar(dtype: str, turn: Turn, speed: Spread) -> Bar:
+    bar = HISTORY_BAR if turn.history else CLEARED_BAR
+    return Bar(f"{dtype} {turn.kind}: speed over {HF}", speed.median, bar)
+
+
+def _ratio(turns: Sequence[Measured], seconds: Callable[[Measured, str], float]) -> Spread:
+    """transformers' seconds over ours: the median is that of sums over all turns, the spread that of single turns."""
+    singles = [seconds(one, HF) / seconds(one, OURS) for one in turns]
+    whole = sum(seconds(one, HF) for one in turns) / sum(seconds(one, OURS) for one in turns)
+    return Spread(whole, min(singles), max(singles))
+
+
+def _counts(report: Report, dtype: str, measured: Sequence[Measured]) -> None:
+    follow_ups = [one.answers[OURS] for one in measured if not one.turn.first]
+    report.bars += [
+        Bar(f"{dtype}: vision passes in follow-ups", sum(a.vision_passes for a in follow_ups), 0, at_most=True),
+        Bar(
+            f"{dtype}: tokens prefilled in follow-ups beyond the new text",
+            sum(a.prefilled - a.new_text for a in follow_ups),
+            0,
+            at_most=True,
+        ),
+    ]
+    differences = [first_difference(one.answers[HF].tokens, one.answers[OURS].tokens) for one in measured]
+    compared = sum(
+        len(one.answers[HF].tokens) if at is None else at + 1 for one, at in zip(measured, differences, strict=True)
+    )
+    flips = sum(at is not None for at in differences)
+    report.details.setdefault("tokens", {})[dtype] = {
+        "answers": len(measured),
+        "equal_to_hf": len(measured) - flips,
+        "flips_per_token": flips / max(1, compared),
+        "tokens_compared": compared,
+    }
+    if dtype == "fp32":
+        share = 1 - flips / max(1, len(measured))
+        report.bars.append(Bar("fp32: share of answers with the very tokens of transformers", share, 1))
+
+
+def _arms_of(turns: Sequence[Measured]) -> dict[str, Any]:
+    return {
+        arm: {
+            "seconds_to_first_token": sum(one.answers[arm].first_token for one in turns) / len(turns),
+            "seconds": sum(one.answers[arm].total for one in turns) / len(turns),
+            "tokens": sum(len(one.answers[arm].tokens) for one in turns) / len(turns),
+            "vision_passes": sum(one.answers[arm].vision_passes for one in turns) / len(turns),
+            "tokens_prefilled": sum(one.answers[arm].prefilled for one in turns) / len(turns),
+            "tokens_per_step": turns[0].answers[arm].tokens_per_step,
+        }
+        for arm in (HF, OURS)
+    }
+
+
+def _memory(report: Report, engine: Engine, options: ImageOptions, progress: Progress) -> None:
+    """The budget over many pictures, and what INT8 storage of segments saves and costs."""
+    table = int8_table(engine, [picture_of(300_000 + i) for i in range(3)], DESCRIBE, NEW_TOKENS[LONG])
+    report.details["int8_segments"] = table
+    report.bars.append(Bar("INT8 segments: argmax agreement", table["argmax_agreement"], 0.995))
+    if options.pictures:
+        held = budget_run(engine, picture_of, options.pictures, progress)
+        report.details["visual_budget"] = held
+        report.bars += [
+            Bar("visual memory: most bytes held over budget", held["most_bytes"] / held["budget"], 1, at_most=True),
+            Bar("visual memory: answers that a full memory changed", held["changed_answers"], 0, at_most=True),
+        ]
