@@ -17,7 +17,7 @@ from .phrases import PhraseMatcher, Speller, fold, folded_characters, open_bytes
 
 _FEW: Final = 48
 _AHEAD: Final = 48
-_TRIES: Final = 400
+_TRIES: Final = 60
 FREE_STATES: Final = frozenset({"TEXT", "REASONING"})
 
 

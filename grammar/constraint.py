@@ -304,12 +304,14 @@ class GrammarCursor:
             tried = tried[~TokenMask(vocabulary.inside_string, vocabulary.size).bools()[tried]]
         if len(tried) > _CANDIDATES:
             tried = np.intersect1d(tried, vocabulary.single_ascii)
-        return TokenMask(words | TokenMask.of(self._fitting(tried, legal), vocabulary.size).words, vocabulary.size)
+        return TokenMask(
+            words | TokenMask.of(self._fitting(tried.tolist(), legal), vocabulary.size).words, vocabulary.size
+        )
 
     def _fitting(self, tokens: Sequence[int], known: Sequence[int]) -> list[int]:
         """Those after which a completion of the remaining length exists; at most a few need a walk."""
         fitting, walks = [], _WALKED_TOKENS // (len(self._witness or ()) + 8)
-        for token in map(int, tokens):
+        for token in tokens:
             if token in known or token in self.plan.vocabulary.eos_ids:
                 continue
             text = self.text + self._spell(token)

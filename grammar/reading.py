@@ -22,7 +22,8 @@ class ToolCall(NamedTuple):
     arguments_text: str
 
 
-class CallDelta(NamedTuple):
+@dataclass(frozen=True)
+class CallDelta:
     """A piece of call ``index``: id and name come first and once, then pieces of its arguments."""
 
     index: int

@@ -90,7 +90,8 @@ class _Builder:
                 self.silent[self.sequence(option, start)].append(done)
             return done
         if code in (op.MAX_REPEAT, op.MIN_REPEAT, getattr(op, "POSSESSIVE_REPEAT", None)):
-            return self.repeat(*argument, at)
+            least, most, items = argument
+            return self.repeat(least, most, items, at)
         if code is op.AT:
             return self.anchor(argument, at)
         raise ValueError(f"{code} has no automaton")

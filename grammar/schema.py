@@ -151,7 +151,7 @@ def _read(schema: Any) -> Schema:
 def _check_valid(schema: Schema) -> None:
     cls = validator_of(schema)
     try:
-        cls.check_schema(schema)
+        cls.check_schema(schema)  # type: ignore[arg-type]
     except jsonschema.SchemaError as error:
         place = pointer_of(error.absolute_path)
         raise SchemaError(f"The schema is invalid at {place}: {error.message}") from None
@@ -211,7 +211,7 @@ def _blame(schema: Schema, separators: Separators) -> tuple[str, str] | None:
     """The smallest subschema that does not compile by itself, and the keyword without which it does."""
     if not isinstance(schema, dict):
         return None
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    definitions: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     for pointer, sub in sorted(subschemas(schema), key=lambda item: -item[0].count("/")):
         if not isinstance(sub, dict) or not _fails({**definitions, **sub}, separators):
             continue

@@ -214,8 +214,8 @@ class Reference:
 
 def shortest(node: Node) -> bytes | None:
     """The shortest whole text of a node, None if it has no finite one."""
-    known = node.__dict__.get(_SEALED, node)
-    return node.read(b"", 0).tail if known is node else known
+    known: Node | bytes | None = node.__dict__.get(_SEALED, node)
+    return known if known is None or isinstance(known, bytes) else node.read(b"", 0).tail
 
 
 def shortest_of(nodes: Sequence[Node]) -> bytes | None:
@@ -232,7 +232,7 @@ def children(node: Node) -> Iterator[Node]:
 
 def _nodes(value: object) -> Iterator[Node]:
     if hasattr(value, "read"):
-        yield value  # type: ignore[misc]
+        yield value
     elif isinstance(value, tuple):
         for part in value:
             yield from _nodes(part)

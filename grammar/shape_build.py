@@ -148,7 +148,7 @@ class _Builder:
             if name not in declared:
                 found = next((sub for a, _, sub in patterns if a is not None and a.finish(name) == ""), rest)
                 members.append(Member(self.text(name), self.node(found), True))
-        free = [
+        free: list[tuple[Automaton | None, Node]] = [
             (automaton, self.node(sub)) for automaton, _, sub in patterns if automaton is not None and sub is not False
         ]
         if rest is not False and schema.get("maxProperties") != 0:

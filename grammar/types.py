@@ -168,10 +168,10 @@ def _is_type(wanted: Any) -> bool:
     if isinstance(wanted, type):
         simple = issubclass(wanted, (pydantic.BaseModel, enum.Enum, int, float, bool, list, dict, tuple, set))
         return simple or dataclasses.is_dataclass(wanted) or typing.is_typeddict(wanted) or wanted is type(None)
-    return typing.get_origin(wanted) is not None or isinstance(wanted, typing.TypeAliasType if _HAS_ALIAS else ())
+    return typing.get_origin(wanted) is not None or isinstance(wanted, _ALIAS)
 
 
-_HAS_ALIAS: Final = hasattr(typing, "TypeAliasType")
+_ALIAS: Final[tuple[type, ...]] = tuple(filter(None, [getattr(typing, "TypeAliasType", None)]))
 
 
 def _from_outlines(wanted: Any, separators: Separators, unsupported: Unsupported) -> OutputType | None:

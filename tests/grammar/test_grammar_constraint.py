@@ -62,7 +62,8 @@ def generate(plan: GrammarPlan, budget: int, seed: int, skip: bool = False) -> t
     """A reply of a target with random weights; ``skip``: forced runs are taken without asking it."""
     rng = np.random.default_rng(seed)
     taste = rng.normal(size=plan.vocabulary.size) * rng.choice([0.0, 1.0, 3.0])
-    cursor, tokens = plan.open(budget), []
+    cursor = plan.open(budget)
+    tokens: list[int] = []
     while len(tokens) < budget and not cursor.done:
         if skip:
             for token in cursor.forced_run(budget - len(tokens)):
@@ -99,7 +100,7 @@ def test_a_thousand_generations_close(seed: int, vocabulary: Vocabulary) -> None
     rng = np.random.default_rng(seed)
     for run in range(250):
         schema = SCHEMAS[run % len(SCHEMAS)]
-        plan = json_plan(vocabulary, schema, separators=("spaced", "compact")[run % 2])  # type: ignore[arg-type]
+        plan = json_plan(vocabulary, schema, separators=("spaced", "compact")[run % 2])
         tokens, cursor = generate(plan, plan.minimum_tokens + int(rng.integers(0, 120)), 1000 * seed + run)
         assert cursor.is_complete
         jsonschema.Draft202012Validator(schema).validate(json.loads(body(plan, tokens)))

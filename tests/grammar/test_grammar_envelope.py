@@ -63,7 +63,8 @@ def write(cursor: Constraint, text: str, vocabulary: Vocabulary) -> bool:
 
 def drawn(envelope: Envelope, vocabulary: Vocabulary, budget: int, seed: int) -> str:
     rng = np.random.default_rng(seed)
-    cursor, tokens = opened(envelope.plan, budget), []
+    cursor = opened(envelope.plan, budget)
+    tokens: list[int] = []
     while len(tokens) < budget:
         mask = cursor.mask()
         legal = np.arange(vocabulary.size) if mask is None else mask.tokens()
@@ -176,7 +177,7 @@ def test_templates_without_tools_get_a_system_message_that_lists_them(tokenizer:
 
 def test_calls_and_results_of_earlier_turns_become_text_or_dicts(tokenizer: Any) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"query": "x"}'}}
-    history = [*QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]},
+    history: list[dict[str, Any]] = [*QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]},
                {"role": "tool", "tool_call_id": "1", "name": "search", "content": "found"}]  # fmt: skip
     plain = prepare(tokenizer, [SEARCH], family="json").messages(history)
     assert plain[2] == {"role": "assistant", "content": '{"name": "search", "arguments": {"query": "x"}}'}
