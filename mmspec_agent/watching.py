@@ -12,6 +12,7 @@ from PIL import Image
 from transformers import GenerationConfig
 
 from mmspec_agent.core.decode import OpenDrafter
+from mmspec_agent.core.drafters.base import Drafter
 from mmspec_agent.core.errors import ContextOverflow, FrameError, OptionError
 from mmspec_agent.core.visual.families import PictureInput
 from mmspec_agent.core.visual.features import Encoder, PictureFeatures
@@ -174,7 +175,7 @@ class FrameViewer:
         self._encoder = Encoder(engine.model, self._vision.family, self._memory)
         self._previous = PreviousAnswerDrafter()
         self._tails = [TailDrafter(drafter) for drafter in engine.drafters]
-        drafters = [self._previous, *self._tails] if engine.drafters else []
+        drafters: list[Drafter] = [self._previous, *self._tails] if engine.drafters else []
         self._open_drafters = [OpenDrafter(drafter, drafter.open()) for drafter in drafters]
         self._window: FrameWindow | None = None
         self._scale = 1.0
