@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,9 @@ from mmspec_agent.core.decode import Decoder, Request, StopRule
 from mmspec_agent.core.drafters.base import Drafter
 from mmspec_agent.core.drafters.ngram import NgramDrafter
 from mmspec_agent.core.errors import (
+    ContextOverflow,
     EngineBusy,
+    MMSpecError,
     OptionError,
     PictureError,
     PromptError,
@@ -204,12 +207,8 @@ class Engine:
         a cache that already holds tokens, attentions and hidden states as outputs.
         """
         input_ids = inputs if inputs is not None else options.pop("input_ids", None)
-        if input_ids is None or input_ids.numel() == 0:
-            raise PromptError("generate needs input_ids of at least one token")
-        if self.target.context_limit is not None and input_ids.shape[1] > self.target.context_limit:
-            raise PromptError(
-                f"the prompt has {input_ids.shape[1]} tokens, the model's context is {self.target.context_limit}"
-            )
+        self._check_prompt(input_ids)
+        generation.refuse(options, allowed=("num_return_sequences",))
         streamer = options.pop("streamer", None)
         seed = options.pop("seed", None)
         self._stop_strings_to_criteria(options)
@@ -217,18 +216,30 @@ class Engine:
         names = PICTURE_ARGUMENTS if self.vision_or_none is not None else ()
         visual = {name: options.pop(name) for name in names if options.get(name) is not None}
         passes = self.vision.encoder.passes if visual else 0
+        started = False
 
         def decode(model: PreTrainedModel, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+            nonlocal started
+            started = True
             kwargs.update(streamer=streamer, seed=seed, **visual)
             return generation.custom_generate(self, model, input_ids, **kwargs)
 
         if streamer is not None:
             streamer.put(input_ids.cpu())
-        with rope_state_kept(self.model):
+        with rope_state_kept(self.model), _option_errors(lambda: started):
             result = self.model.generate(input_ids, custom_generate=decode, **options)
         if visual and self.last_stats is not None:
             self.last_stats.vision_passes = self.vision.encoder.passes - passes
         return result
+
+    def _check_prompt(self, input_ids: torch.Tensor | None) -> None:
+        if input_ids is None or input_ids.numel() == 0:
+            raise PromptError("generate needs input_ids of at least one token")
+        limit = self.target.context_limit
+        if limit is not None and input_ids.shape[-1] > limit:
+            raise ContextOverflow(
+                f"the prompt has {input_ids.shape[-1]} tokens, the model's context is {limit}; shorten the prompt"
+            )
 
     def _stop_strings_to_criteria(self, options: dict[str, Any]) -> None:
         """transformers drops the tokenizer on the way to a custom_generate, so criteria are built here."""
@@ -236,6 +247,10 @@ class Engine:
 
         tokenizer = options.pop("tokenizer", None) or self.tokenizer
         strings = options.pop("stop_strings", None)
+        config = options.get("generation_config")
+        if strings is None and config is not None and config.stop_strings is not None:
+            strings, options["generation_config"] = config.stop_strings, copy.deepcopy(config)
+            options["generation_config"].stop_strings = None
         if strings is not None:
             if tokenizer is None:
                 raise OptionError("stop_strings needs a tokenizer: pass tokenizer=…, or give one to the Engine")
@@ -248,7 +263,9 @@ class Engine:
         """For existing code: ``model.generate(**inputs, custom_generate=engine.custom_generate)``."""
 
         def decode(model: PreTrainedModel, input_ids: torch.Tensor, **kwargs: Any) -> Any:
-            kwargs.setdefault("streamer", generation.callers_streamer())
+            given = generation.callers_arguments()
+            generation.refuse({"assistant_model": given.get("assistant_model")})
+            kwargs.setdefault("streamer", given.get("streamer"))
             return generation.custom_generate(self, model, input_ids, **kwargs)
 
         return decode
@@ -311,3 +328,14 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def _option_errors(started: Callable[[], bool]) -> Iterator[None]:
+    """What transformers raises about options, before any decoding has ``started``, as OptionError."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if started() or isinstance(error, MMSpecError):
+            raise
+        raise OptionError(f"transformers refuses these options: {error}") from error

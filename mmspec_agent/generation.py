@@ -6,19 +6,26 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
-from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
+from transformers.generation.logits_process import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from mmspec_agent.core.cache import user_cache_problem
 from mmspec_agent.core.errors import OptionError, PromptError, UnsupportedOption
 from mmspec_agent.core.noise import ReplyNoise
-from mmspec_agent.core.sampling import Draw, IdBuffer, Processing, Sampler
+from mmspec_agent.core.sampling import Draw, IdBuffer, Processing, Processor, Sampler
 from mmspec_agent.core.visual.placing import Placed
 
 from .options import REFUSED
@@ -37,6 +44,13 @@ _IGNORED = {
     "next_sequence_length",
 }
 """Model arguments that generate prepares and the engine replaces by its own."""
+
+_PER_ROW = (
+    RepetitionPenaltyLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    EncoderNoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+)
 
 
 class ConstraintSlot:
@@ -90,6 +104,7 @@ def custom_generate(
             "build an Engine around this one"
         )
     visual = _check_inputs(generation_config, logits_processor, model_kwargs)
+    _check_ids(input_ids, engine.target.vocab_size)
     if streamer is not None and input_ids.shape[0] > 1:
         raise UnsupportedOption("a streamer needs a batch of one row; call generate per row")
     if seed is None:
@@ -99,13 +114,14 @@ def custom_generate(
         generation_config.return_dict_in_generate
         and (generation_config.output_scores or generation_config.output_logits)
     )
-    processing = Processing(tuple(logits_processor), (), not generation_config.do_sample, keep_scores=keep)
     prompts = [_unpadded(input_ids[row], None if mask is None else mask[row]) for row in range(input_ids.shape[0])]
     pictures = _pictures(engine, prompts, visual, model_kwargs.get("position_ids"))
     rows = []
     for row, ids in enumerate(prompts):
         # Processors and criteria see the padding, as in transformers: lengths and penalties count it.
         shown = IdBuffer(input_ids[row].tolist(), input_ids.device)
+        own = _processors_of_row(logits_processor, row, len(prompts))
+        processing = Processing(own, (), not generation_config.do_sample, keep_scores=keep)
         sampler = Sampler(processing, ReplyNoise(seed, row=row), shown)
         rows.append(_decode_row(engine, ids, sampler, stopping_criteria, generation_config, streamer, pictures[row]))
     if streamer is not None:
@@ -113,17 +129,47 @@ def custom_generate(
     return _assemble(input_ids, rows, generation_config)
 
 
-def callers_streamer() -> Any:
-    """The streamer given to the ``model.generate`` that is calling us.
+def _processors_of_row(processors: LogitsProcessorList, row: int, rows: int) -> tuple[Processor, ...]:
+    """A batch's processors for one row: those of transformers that hold something per row are cut to it."""
+    own = []
+    for processor in processors:
+        if isinstance(processor, _PER_ROW):
+            processor = copy.copy(processor)
+        if isinstance(processor, RepetitionPenaltyLogitsProcessor):
+            if isinstance(processor.prompt_ignore_length, torch.Tensor):
+                processor.prompt_ignore_length = processor.prompt_ignore_length[row : row + 1]
+        elif isinstance(processor, EncoderRepetitionPenaltyLogitsProcessor):
+            at = row * len(processor.encoder_input_ids) // rows
+            processor.encoder_input_ids = processor.encoder_input_ids[at : at + 1]
+        elif isinstance(processor, EncoderNoRepeatNGramLogitsProcessor):
+            at = row * len(processor.generated_ngrams) // rows
+            processor.generated_ngrams, processor.batch_size = processor.generated_ngrams[at : at + 1], 1
+        elif isinstance(processor, PrefixConstrainedLogitsProcessor):
+            allowed = processor._prefix_allowed_tokens_fn
+            processor._prefix_allowed_tokens_fn = lambda _, ids, allowed=allowed: allowed(row, ids)
+        own.append(processor)
+    return tuple(own)
 
-    transformers drops it on the way to a callable custom_generate, silently; a thread reading from it would wait
-    for ever.
+
+def callers_arguments() -> dict[str, Any]:
+    """The arguments of the ``model.generate`` that is calling us, also those it does not hand on.
+
+    transformers drops streamer and assistant_model on the way to a callable custom_generate, silently; a thread
+    that reads from the streamer would wait for ever.
     """
     code = inspect.unwrap(GenerationMixin.generate).__code__
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
-    return None if frame is None else frame.f_locals.get("streamer")
+    return {} if frame is None else frame.f_locals
+
+
+def refuse(options: Mapping[str, Any], allowed: Sequence[str] = ()) -> None:
+    """UnsupportedOption for options that transformers knows and the engine cannot honour."""
+    for name, reason in REFUSED.items():
+        value = options.get(name)
+        if name not in allowed and value is not None and not any(value is x or value == x for x in (1, 1.0, False)):
+            raise UnsupportedOption(f"option {name!r} is not supported: {reason}")
 
 
 def _check_inputs(
@@ -138,14 +184,19 @@ def _check_inputs(
     for name in ("output_attentions", "output_hidden_states"):
         if config.return_dict_in_generate and getattr(config, name, None):
             raise UnsupportedOption(f"option {name!r} is not supported: a tree forward has no row per emitted token")
-    for name, reason in REFUSED.items():
-        value = getattr(config, name, None)
-        if name != "num_return_sequences" and value not in (None, 1, 1.0, False):
-            raise UnsupportedOption(f"option {name!r} is not supported: {reason}")
+    refuse({name: getattr(config, name, None) for name in REFUSED}, allowed=("num_return_sequences",))
     for processor in processors:
         if isinstance(processor, UnbatchedClassifierFreeGuidanceLogitsProcessor):
             raise UnsupportedOption(f"option 'guidance_scale' is not supported: {REFUSED['guidance_scale']}")
     return {k: v for k, v in model_kwargs.items() if k not in _IGNORED and v is not None}
+
+
+def _check_ids(ids: torch.Tensor, vocab_size: int) -> None:
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocab_size:
+        raise PromptError(
+            f"input_ids hold {low if low < 0 else high}; accepted are ids from 0 to {vocab_size - 1}, the model's rows"
+        )
 
 
 def _pictures(
