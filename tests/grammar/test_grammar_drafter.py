@@ -25,16 +25,19 @@ def tool(name: str, required: Sequence[str] = (), **properties: Any) -> dict[str
 
 NUMBER, TEXT, FLAG = {"type": "number"}, {"type": "string"}, {"type": "boolean"}
 TASKS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("Solve a=2, b=-11 and c=5", tool("solve", ["a", "b", "c"], a=NUMBER, b=NUMBER, c=NUMBER), {"a": 2, "b": -11, "c": 5}),
+    ("Solve a=2, b=-11 and c=5", tool("solve", ["a", "b", "c"], a=NUMBER, b=NUMBER, c=NUMBER),
+     {"a": 2, "b": -11, "c": 5}),
     ("Weather in San Francisco for 3 days", tool("get_weather", ["city"], city=TEXT, days={"type": "integer"}),
      {"city": "San Francisco", "days": 3}),
     ("Find 'blue note' jazz, at most 10", tool("search", ["query", "limit"], query=TEXT, limit={"type": "integer"}),
      {"query": "blue note", "limit": 10}),
     ("Mail joe@example.com on 2024-01-31", tool("remind", ["mail", "day"], mail={**TEXT, "format": "email"},
      day={**TEXT, "format": "date"}), {"mail": "joe@example.com", "day": "2024-01-31"}),
-    ("Turn the lamp in the kitchen off", tool("switch", ["room", "on"], room={"enum": ["hall", "kitchen", "attic"]}, on=FLAG),
+    ("Turn the lamp in the kitchen off",
+     tool("switch", ["room", "on"], room={"enum": ["hall", "kitchen", "attic"]}, on=FLAG),
      {"room": "kitchen", "on": False}),
-    ("Mean of 4, 8, 15 and 16", tool("mean", ["values"], values={"type": "array", "items": NUMBER}), {"values": [4, 8, 15, 16]}),
+    ("Mean of 4, 8, 15 and 16", tool("mean", ["values"], values={"type": "array", "items": NUMBER}),
+     {"values": [4, 8, 15, 16]}),
 ]  # fmt: skip
 
 
