@@ -149,6 +149,7 @@ class HFSequence:
         self.arena = Arena(len(target.layer_types), capacity, target.max_bytes)
         self.positions = Positions(target.rope_axes)
         self._verified: tuple[IntArray, IntArray] | None = None
+        self._staged: tuple[Visual, int] | None = None
 
     @property
     def length(self) -> int:
@@ -166,33 +167,32 @@ class HFSequence:
         ContextOverflow if the model has no positions left for them.
         """
         visual = visual or Visual()
-        count = len(tokens)
-        first = self.positions.next_position(self.length)
-        self._check_room(count if visual.positions is None else int(visual.positions.max()) + 1)
+        rows, positions, following = self._place(len(tokens), EMPTY, visual)
         order = self.positions.order(self.length)
-        if visual.blocks is None:
-            rows = Rows.chain(self._next_order(order), count)
-        else:
-            rows = Rows.blocks(self._next_order(order), visual.blocks)
-        positions = self.positions.chain(self.length, count)
-        if visual.positions is not None:
-            positions = np.ascontiguousarray(visual.positions + first)
         self.target.forward(tokens, rows, positions, self.arena, order, 1, visual.inputs)
-        self.positions.append(self.length, rows.order, np.maximum.accumulate(positions.max(axis=0)) + 1)
-        self.arena.commit(range(count))
+        self.positions.append(self.length, rows.order, following)
+        self.arena.commit(range(len(tokens)))
+        self._staged = None
+
+    def stage(self, visual: Visual, count: int) -> None:
+        """The next ``verify`` brings ``count`` pending tokens with the pictures of ``visual`` among them.
+
+        So the prompt's last pictures share a forward with the text behind them and the first drafts.
+        """
+        self._staged = (visual, count)
 
     @torch.inference_mode()
     def verify(self, pending: Sequence[int], tree: DraftTree = EMPTY, need_hidden: bool = False) -> StepResult:
         """Logits at the last pending token and at every node of ``tree``; nothing is committed."""
-        self._check_room(len(pending))
+        visual, staged = self._staged or (Visual(), len(pending))
+        assert staged == len(pending), "pending tokens are not those that were staged"
+        rows, positions, following = self._place(len(pending), tree, visual)
         order = self.positions.order(self.length)
-        rows = Rows.tree(self._next_order(order), len(pending), tree)
-        positions = self.positions.of_rows(self.length, rows.order)
         keep = torch.arange(len(pending) - 1, len(pending) + len(tree), device=self.target.device)
         output = self.target.forward(
-            [*pending, *tree.tokens], rows, positions, self.arena, order, keep, {}, need_hidden
+            [*pending, *tree.tokens], rows, positions, self.arena, order, keep, visual.inputs, need_hidden
         )
-        self._verified = (rows.order, positions[0])
+        self._verified = (rows.order, following)
         hidden = output.hidden_states[-1][0, len(pending) - 1 :] if need_hidden else None
         return StepResult(output.logits[0], hidden)
 
@@ -201,10 +201,28 @@ class HFSequence:
         """Keep ``pending`` rows and those of ``path`` (node indices) of the last ``verify``."""
         assert self._verified is not None, "commit without verify"
         kept = [*range(pending), *(pending + node for node in path)]
-        order, positions = self._verified
-        self.positions.append(self.length, order[kept], positions[kept] + 1)
+        order, following = self._verified
+        self.positions.append(self.length, order[kept], following[kept])
         self.arena.commit(kept)
-        self._verified = None
+        self._verified = self._staged = None
+
+    def _place(self, pending: int, tree: DraftTree, visual: Visual) -> tuple[Rows, IntArray, IntArray]:
+        """New rows, their rotary positions [axes, q], and the position that follows each [q].
+
+        ContextOverflow if the model has no positions left for the pending ones.
+        """
+        self._check_room(pending if visual.positions is None else int(visual.positions.max()) + 1)
+        rows = Rows.tree(self._next_order(self.positions.order(self.length)), pending, tree)
+        if visual.blocks is not None:
+            rows = rows.with_blocks(visual.blocks)
+        positions = self.positions.of_rows(self.length, rows.order)
+        if visual.positions is None:
+            return rows, positions, positions[0] + 1
+        first = visual.positions + self.positions.next_position(self.length)
+        following = np.maximum.accumulate(first.max(axis=0)) + 1
+        behind = rows.order[pending:] - rows.order[pending - 1] + following[-1] - 1
+        positions[:, :pending], positions[:, pending:] = first, behind
+        return rows, positions, np.concatenate([following, behind + 1])
 
     @torch.inference_mode()
     def restore(self, rows: KVRows, order: IntArray, following: IntArray) -> None:
@@ -215,7 +233,7 @@ class HFSequence:
     def truncate(self, length: int) -> None:
         """Forget everything behind ``length`` tokens."""
         self.arena.truncate(length)
-        self._verified = None
+        self._verified = self._staged = None
 
     @torch.inference_mode()
     def drop(self, start: int, end: int) -> None:

@@ -45,16 +45,16 @@ class Rows:
         )
         return cls(order, visible)
 
-    @classmethod
-    def blocks(cls, first: int, block_ids: IntArray) -> Rows:
-        """A chain in which rows of one block (id >= 0: a picture) see each other in both directions.
+    def with_blocks(self, block_ids: IntArray) -> Rows:
+        """The first rows, as many as ``block_ids``, see each other in both directions within a block (id >= 0).
 
         Within a window only: as in Gemma3, a sliding layer cuts what lies too far back in the block.
         """
         length = len(block_ids)
         same = (block_ids[:, None] == block_ids[None, :]) & (block_ids >= 0)[:, None]
-        rows = cls.chain(first, length)
-        return cls(rows.order, rows.visible | same)
+        visible = self.visible.copy()
+        visible[:length, :length] |= same
+        return Rows(self.order, visible)
 
 
 def full_mask(cached: int, rows: Rows) -> BoolArray:

@@ -55,6 +55,7 @@ class ChatRun:
             self._tokens += [_info(e) for e in step.emitted]
             stopped = self._text.add([e.token for e in step.emitted if e.token not in self._eos_ids])
             yield StepPiece(tuple(_info(e) for e in step.emitted), step.record)
+            self._keep_segments()
             finish = step.finish
             if stopped is not None:
                 self._stop(stopped, prompt_length, decoder)
@@ -99,6 +100,11 @@ class ChatRun:
         vision = self._engine.vision_or_none
         if vision is not None:
             vision.absorb(self._conversation, stats, self._options.cancelled)
+
+    def _keep_segments(self) -> None:
+        vision = self._engine.vision_or_none
+        if vision is not None:
+            self._conversation.save_segments(vision)
 
     def _decoder(self) -> Decoder:
         engine, options, conversation = self._engine, self._options, self._conversation

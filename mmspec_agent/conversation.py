@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmspec_agent.core.decode import OpenDrafter
 from mmspec_agent.core.drafters.base import Drafter
-from mmspec_agent.core.hf_target import HFSequence
+from mmspec_agent.core.hf_target import HFSequence, Visual
 from mmspec_agent.core.visual.families import PictureInput
 from mmspec_agent.core.visual.placing import Placed, common_prefix, cut_at_borders, place, visual_inputs
 from mmspec_agent.core.visual.segments import prefix_keys
@@ -39,6 +39,7 @@ class Conversation:
     rendered: str = ""
     pictures: tuple[Placed, ...] = ()
     gaps: bool = False
+    _unsaved: list[tuple[str, int, int]] = field(default_factory=list)
 
     @classmethod
     def open(cls, sequence: HFSequence, drafters: Iterable[Drafter]) -> Conversation:
@@ -78,28 +79,49 @@ class Conversation:
         return kept
 
     def absorb(self, vision: Vision, check: Callable[[], None] = lambda: None) -> int:
-        """Bring everything up to the end of the last picture into the cache; returns rows that were restored.
+        """Make everything up to the end of the last picture ready; returns rows copied from stored segments.
 
-        A stored segment of the same whole prefix is copied in; what has to be computed is stored for others.
+        A stored segment of the same whole prefix is copied in. What has to be computed is, but for the last rows of
+        the prompt: they are staged, so that pictures and the text behind them share the loop's first forward.
         ``check`` is called between forwards and may raise to cancel.
         """
-        restored = 0
-        todo = [one for one in self.pictures if one.end > self.sequence.length]
-        if todo:
-            keys = [] if self.gaps else prefix_keys(vision.weights, self.tokens, self.pictures)
-            skipped = len(self.pictures) - len(todo)
-            border = self.pictures[skipped - 1].end if skipped else 0
-            with vision.memory.pinned(keys):
-                for one, key in zip(todo, keys[skipped:] or [""] * len(todo)):
-                    copied = vision.segments.restore(key, self.sequence) if key else 0
-                    restored += copied
-                    if not copied:
-                        self._prefill(vision, one.end, check)
-                        if key:
-                            vision.segments.save(key, self.sequence, border, one.end)
-                    border = one.end
+        keys = [] if self.gaps else prefix_keys(vision.weights, self.tokens, self.pictures)
+        with vision.memory.pinned(keys):
+            restored = self._restore(vision, keys, check)
+        self._unsaved = [
+            (key, before, one.end)
+            for key, before, one in zip(keys, [0, *(one.end for one in self.pictures)], self.pictures)
+            if key not in vision.memory
+        ]
+        last = self.pictures[-1].end if self.pictures else 0
+        while len(self.tokens) - self.sequence.length > PREFILL_CHUNK and self.sequence.length < last:
+            self._prefill(vision, min(last, self.sequence.length + PREFILL_CHUNK), check)
+        if self.sequence.length < last:
+            rest = len(self.tokens) - self.sequence.length
+            self.sequence.stage(self._visual(vision, len(self.tokens)), rest)
         self.pictures = tuple(_light(one) for one in self.pictures)
         return restored
+
+    def _restore(self, vision: Vision, keys: Sequence[str], check: Callable[[], None]) -> int:
+        """Copy stored segments in, picture by picture; compute a missing one only if a later one is stored."""
+        restored = 0
+        for index, (one, key) in enumerate(zip(self.pictures, keys)):
+            if one.end <= self.sequence.length:
+                continue
+            copied = vision.segments.restore(key, self.sequence)
+            restored += copied
+            if not copied and any(later in vision.memory for later in keys[index + 1 :]):
+                self._prefill(vision, one.end, check)
+            elif not copied:
+                break
+        return restored
+
+    def save_segments(self, vision: Vision) -> None:
+        """Store the rows of the request's new pictures, for other conversations with the same prefix."""
+        for key, start, end in self._unsaved:
+            if end <= self.sequence.length:
+                vision.segments.save(key, self.sequence, start, end)
+        self._unsaved = []
 
     def append_segment(self, vision: Vision, ids: Sequence[int], pictures: Sequence[PictureInput]) -> None:
         """Append whole pictures with the tokens around them (a frame, say) and compute their rows at once.
@@ -141,16 +163,19 @@ class Conversation:
             stop = min(end, start + PREFILL_CHUNK)
             if vision.family.bidirectional and cut_at_borders(stop, self.pictures) != stop:
                 stop = next(one.end for one in self.pictures if one.start < stop < one.end)
-            visual = visual_inputs(
-                vision.family,
-                self.tokens,
-                self.pictures,
-                start,
-                stop,
-                self.sequence.positions,
-                vision.encoder.encode,
-            )
-            self.sequence.prefill(self.tokens[start:stop], visual)
+            self.sequence.prefill(self.tokens[start:stop], self._visual(vision, stop))
+
+    def _visual(self, vision: Vision, stop: int) -> Visual:
+        """What a forward over the tokens from the cache's end to ``stop`` needs beside their ids."""
+        return visual_inputs(
+            vision.family,
+            self.tokens,
+            self.pictures,
+            self.sequence.length,
+            stop,
+            self.sequence.positions,
+            vision.encoder.encode,
+        )
 
 
 def _light(one: Placed) -> Placed:

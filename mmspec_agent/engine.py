@@ -292,6 +292,8 @@ class Engine:
             decoder = Decoder(conversation.sequence, request, conversation.drafters, self.controller, stats)
             for _ in decoder.steps():
                 pass
+            if pictures:
+                conversation.save_segments(self.vision)
         self.last_stats = decoder.stats
         return decoder.stats
 
