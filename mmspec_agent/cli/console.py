@@ -13,7 +13,7 @@ STYLES = {
     "target": "default",
     "ngram": "bold green",
     "forced": "cyan",
-    "previous": "bold yellow",
+    "previous-answer": "bold yellow",
     "refusal": "red",
 }
 OTHER_STYLES = ("bold magenta", "bold blue", "bold bright_cyan", "bold bright_yellow")
@@ -22,7 +22,7 @@ MEANINGS = {
     "target": "the model's own token, one a forward",
     "ngram": "accepted draft: seen before in prompt or answer",
     "forced": "the only legal token: no forward needed",
-    "previous": "accepted draft: the answer before",
+    "previous-answer": "accepted draft: the answer before",
     "refusal": "refusal text in place of a banned phrase",
 }
 

@@ -7,7 +7,7 @@ import typer
 
 from mmspec_agent.core.errors import MMSpecError
 
-from . import ask, bench, call, chat, demo, doctor, models
+from . import ask, bench, call, chat, demo, doctor, models, watch
 
 
 def build() -> typer.Typer:
@@ -24,6 +24,7 @@ def build() -> typer.Typer:
     chat.register(app)
     call.register(app)
     ask.register(app)
+    watch.register(app)
     bench.register(app)
     doctor.register(app)
     models.register(app)
