@@ -112,3 +112,24 @@ def test_inputs_that_do_not_fit_are_named() -> None:
         engine.generate(input_ids=torch.tensor([[5, *([IMAGE] * 4)]]), pixel_values=asked.inputs["pixel_values"])
     with pytest.raises((OptionError, ValueError), match="nonsense"):
         engine.generate(input_ids=torch.tensor([[5, 6]]), nonsense=torch.zeros(1))
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen3_vl", "llava_next", "idefics3"])
+def test_long_prompts_are_read_in_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmspec_agent.conversation.PREFILL_CHUNK", 6)
+    model = tiny_vlm(name, seed=6)
+    asked = prompt(name, 2, seed=6, before=11, after=9)
+    wanted = expected(model, asked.generate, max_new_tokens=12)
+    assert Engine(model).generate(**asked.generate, do_sample=False, max_new_tokens=12).tolist() == wanted
+
+
+def test_several_samples_share_the_pictures() -> None:
+    model = tiny_vlm("qwen2_5_vl", seed=8)
+    first, second = prompt("qwen2_5_vl", 1, seed=4), prompt("qwen2_5_vl", 1, seed=5)
+    engine = Engine(model)
+    inputs = {key: torch.cat([first.inputs[key], second.inputs[key]]) for key in first.inputs}
+    inputs["input_ids"] = torch.tensor([first.ids, second.ids])
+    rows = engine.generate(**inputs, do_sample=True, num_return_sequences=3, max_new_tokens=4, seed=1)
+    assert rows.shape == (6, len(first.ids) + 4)
+    assert engine.last_stats is not None
+    assert engine.last_stats.vision_passes == 2
