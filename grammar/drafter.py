@@ -23,6 +23,8 @@ _LEAST_SCORE: Final = 0.02
 _PRIOR_WEIGHT: Final = 10.0
 _MOST_FORCED: Final = 24
 _MOST_DEPTH: Final = 64
+_APART: Final = {"stop": 0.3, "full": 0.8, "end": 0.6}
+"""Endings without text of their own, each with its part of the prior: learned by what they end."""
 
 
 class _Chain(NamedTuple):
@@ -192,7 +194,7 @@ class _Growth:
         if head:
             self._push(_Chain(node, depth, cursor.fork(), head, guess.kind, ways), chance)
         elif ways:
-            self._end(node, depth, cursor, chance, ways)
+            self._end(node, depth, cursor, score if guess.kind in _APART else chance, ways)
 
 
 def _with_boundary(cursor: GrammarCursor, guess: Guess) -> tuple[tuple[int, ...], tuple[Guess, ...]]:
@@ -216,15 +218,16 @@ def _with_boundary(cursor: GrammarCursor, guess: Guess) -> tuple[tuple[int, ...]
             break
         length += size
         common += 1
+    context = guess.kind if guess.kind in _APART else ""
     left = value[length:].decode("utf-8", "ignore")
-    return tuple(spelled[0][:common]), tuple(Guess(left + quote + way, kind, False) for way, kind in ways)
+    return tuple(spelled[0][:common]), tuple(Guess(left + quote + way, kind, False, context) for way, kind in ways)
 
 
 def _endings(cursor: GrammarCursor, ways: tuple[Guess, ...], rates: Rates) -> list[tuple[int, str, float]]:
     """(token, kind, chance) of the legal tokens that begin any of ``ways``; chances sum to one at most."""
     vocabulary, mask = cursor.plan.vocabulary, cursor.mask()
     found: dict[int, tuple[str, float]] = {}
-    context = "".join(sorted({way.kind[0] for way in ways}))
+    context = ways[0].context + "".join(sorted({way.kind[0] for way in ways}))
     for way in ways:
         text = way.text.encode()[:12]
         canonical = vocabulary.tokenize(text)[:1]
@@ -233,7 +236,7 @@ def _endings(cursor: GrammarCursor, ways: tuple[Guess, ...], rates: Rates) -> li
             if token is None or token in found or not mask.allows(token):
                 continue
             kind = f"{context}:{text[:end].decode('utf-8', 'ignore')}"
-            prior = PRIORS.get(way.kind, 0.5) * (0.7 if [token] == canonical else 0.25)
+            prior = PRIORS.get(way.kind, 0.5) * _APART.get(way.context, 1.0) * (0.7 if [token] == canonical else 0.25)
             found[token] = (kind, rates.chance(kind, prior))
     whole = max(1.0, sum(chance for _, chance in found.values()))
     return [(token, kind, chance / whole) for token, (kind, chance) in found.items()]

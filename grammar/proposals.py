@@ -29,11 +29,15 @@ ENDINGS: Final = frozenset({"close", "more", "next", "item", "tail"})
 
 
 class Guess(NamedTuple):
-    """Text that may follow, and its kind; ``boundary``: guess what ends the value too."""
+    """Text that may follow, and its kind; ``boundary``: guess what ends the value too.
+
+    ``context``: what kind of value this ends, where endings are judged apart.
+    """
 
     text: str
     kind: str
     boundary: bool = True
+    context: str = ""
 
 
 @dataclass

@@ -19,7 +19,7 @@ _COUNT_WORDS: Final = {
 }
 _COUNTED: Final = re.compile(r"\b(" + "|".join(_COUNT_WORDS) + r")\b", re.I)
 _QUOTED: Final = re.compile(r"'((?:[^'\n]|(?<=\w)'(?=\w)){1,120})'(?!\w)|\"([^\"\n]{1,120})\"|[“‘]([^”’\n]{1,120})[”’]")
-_NAME: Final = re.compile(r"[A-Z][\w&'’.-]*(?:\s+(?:(?:of|the|de|la|and|in)\s+)?[A-Z0-9][\w&'’.-]*)*")
+_NAME: Final = re.compile(r"[A-Z][\w&'’.-]*(?:\s+(?:(?:of|the|de|la)\s+)?[A-Z0-9][\w&'’.-]*)*")
 _PRECISE: Final[dict[str, re.Pattern[str]]] = {
     "email": re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
     "uri": re.compile(r"https?://[^\s\"'<>)]+[^\s\"'<>).,;!?]"),
