@@ -144,10 +144,13 @@ def summarise(report: Report, dtype: str, measured: Sequence[Measured]) -> None:
         slowest = min(slowest, speed.median)
         if turns[0].turn.length == LONG:
             report.bars.append(_long_bar(dtype, turns[0].turn, speed))
-        if not turns[0].turn.first:
-            name = f"{dtype} {kind}: time to first token, share of {HF}'s"
-            report.bars.append(Bar(name, 1 / wait.median, FIRST_TOKEN_BAR, at_most=True))
     report.bars.append(Bar(f"{dtype}: least speed over {HF} of any kind of turn", slowest, NEVER_BAR))
+    follow_ups = [one for one in measured if not one.turn.first]
+    wait = report.ratios[f"{dtype} all follow-ups: first token, {HF} / ours"] = _ratio(
+        follow_ups, lambda m, a: m.answers[a].first_token
+    )
+    name = f"{dtype}: time to first token in follow-ups, share of {HF}'s"
+    report.bars.append(Bar(name, 1 / wait.median, FIRST_TOKEN_BAR, at_most=True))
     _counts(report, dtype, measured)
     report.arms[dtype] = {kind: _arms_of(turns) for kind, turns in by_kind.items()}
 

@@ -59,9 +59,10 @@ def demo(
 
 def parts(model: str, dtype: str, max_new_tokens: int, prompt: str | None) -> list[Part]:
     """What the demo shows, in order."""
+    from .demo_picture import PicturePart
     from .demo_text import TextPart
 
-    return [TextPart(model, dtype, max_new_tokens, prompt)]
+    return [TextPart(model, dtype, max_new_tokens, prompt), PicturePart(dtype)]
 
 
 class Stopwatch:
