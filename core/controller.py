@@ -1,9 +1,9 @@
 """Cost model and ladder (SYSTEM.md C9): how many guesses a step may verify, never which token comes out.
 
 The cost of a forward is learned by rows, per step, from what was measured. A node is worth its estimated
-acceptance in plain steps saved; a tree is cut where the rate of tokens per second is highest. A waste account
-guarantees the floor: what speculation has cost beyond plain decoding and not earned back is bounded, whatever
-the drafters claim.
+acceptance in plain steps saved; a tree is cut where the rate of tokens per second is highest. A credit guarantees
+the floor: what drafts may cost beyond what they saved is bounded, whatever they claim, and a tree that would cost
+more than is left is cut to what is left.
 """
 
 from __future__ import annotations
@@ -24,11 +24,20 @@ PRIOR_SLOPE = 0.012
 PRIOR_WEIGHT = 3.0
 """Observations that the prior shape counts for, per class of rows."""
 
-WASTE_LIMIT = 1.5
-"""Plain steps that failed drafts may cost before the ladder goes down to plain decoding."""
+CREDIT = 2.0
+"""Plain steps that drafts may have cost beyond what they saved, at most, at any time."""
 
-WASTE_ALLOWANCE = 0.012
-"""Plain steps forgiven per emitted token: the long-run cost of hopeless drafts stays below this share."""
+ALLOWANCE = 0.01
+"""Plain steps forgiven per emitted token. Over any n tokens hopeless drafts cost at most CREDIT + n * ALLOWANCE."""
+
+SPENT = 0.1
+"""Credit below which the ladder goes down to plain decoding."""
+
+RENEWED = 1.0
+"""Credit from which a new reply starts with trees again."""
+
+FIRST_LOOKS = 3
+"""Forwards of a class of rows that are charged as measured; later ones as the cost model has it by then."""
 
 
 class Level(IntEnum):
@@ -50,12 +59,13 @@ class CostModel:
         self._seconds: dict[int, float] = {}
         self._counts: Counter[int] = Counter()
         self._table: list[float] = []
+        self._measured: list[float] = []
 
     def observe(self, rows: int, seconds: float) -> None:
         """One measured forward. Slow outliers (another process ran) move the mean less than fast ones."""
         if rows > ROW_CLASSES[-1]:
             return
-        self._table = []
+        self._table, self._measured = [], []
         key = _row_class(rows)
         self._counts[key] += 1
         old = self._seconds.get(key)
@@ -68,6 +78,23 @@ class CostModel:
     def relative(self, rows: int, to: int = 1) -> float:
         """Cost of ``rows`` rows in units of the cost of ``to`` rows."""
         return self._at(rows) / self._at(to)
+
+    def at_most(self, rows: int, to: int = 1) -> float:
+        """``relative`` for those who cannot afford a surprise: as measured, where that is more than the estimate."""
+        if not self._measured:
+            self._measured = self._build_measured()
+        last = len(self._measured) - 1
+        ratio = self._measured[min(rows, last)] / self._measured[min(to, last)]
+        return max(ratio, self.relative(rows, to))
+
+    def looks(self, rows: int) -> int:
+        """Forwards seen of the class of ``rows``."""
+        return self._counts[_row_class(rows)]
+
+    @property
+    def known_rows(self) -> int:
+        """How many rows a forward may have without leaving what was measured by more than a factor of two."""
+        return max(3, 2 * max(self._seconds, default=0))
 
     @property
     def curve(self) -> dict[int, float]:
@@ -103,6 +130,19 @@ class CostModel:
         values: list[float] = np.maximum.accumulate(table).tolist()
         return values
 
+    def _build_measured(self) -> list[float]:
+        """Cost of 0 … 128 rows without the prior: interpolated, and beyond the last class in a line from one row."""
+        base = self._seconds.get(1)
+        known = sorted(k for k in self._seconds if k > 1)
+        rows = np.arange(ROW_CLASSES[-1] + 1)
+        if base is None or not known:
+            return [1.0] * len(rows)
+        ratios = [max(1.0, self._seconds[k] / base) for k in known]
+        table = np.interp(rows, [1, *known], [1.0, *ratios])
+        beyond = 1.0 + (ratios[-1] - 1.0) / (known[-1] - 1) * (rows - 1)
+        values: list[float] = np.where(rows > known[-1], beyond, table).tolist()
+        return values
+
     def _ratio(self, rows: int) -> float:
         base = self._seconds.get(1)
         if base is None:
@@ -136,15 +176,17 @@ class Controller:
     level: Level = Level.TREE
     changes: Counter[str] = field(default_factory=Counter)
     ceiling: Level = Level.TREE
-    _waste: float = 0.0
+    _credit: float = CREDIT
     _probe_in: int = 0
     _probe_gap: int = 8
-    _draft_seconds: float = 0.0
+    _steps: int = 0
 
     def budget(self) -> int:
         """Nodes the drafters may propose in this step; 0 means they are not asked."""
         if not self.enabled or self.ceiling is Level.PLAIN:
             return 0
+        if not self.cost.looks(1) and self._steps < 2:
+            return 0  # what a plain step costs comes first
         if self.level is Level.PLAIN:
             self._probe_in -= 1
             if self._probe_in > 0:
@@ -161,7 +203,15 @@ class Controller:
         count = self._best_count(sorted(tree.scores, reverse=True), pending)
         if self.level is Level.PLAIN:
             count = min(count or 1, 4)
-        return tree.trim(min(count, room))
+        return tree.trim(min(count, room, self._affordable(pending, len(tree))))
+
+    def _affordable(self, pending: int, nodes: int) -> int:
+        """How many of ``nodes`` the credit pays for if all of them fail."""
+        if pending < self.cost.known_rows:
+            nodes = min(nodes, self.cost.known_rows - pending)
+        while nodes and self.cost.at_most(pending + nodes, pending) - 1.0 > self._credit:
+            nodes -= 1
+        return nodes
 
     def _best_count(self, scores: Sequence[float], pending: int) -> int:
         best, best_rate, gained = 0, 1.0 / self.cost.relative(pending), 1.0
@@ -174,22 +224,30 @@ class Controller:
 
     def observe(self, tree: DraftTree, pending: int, accepted: int, emitted: int, times: StepTimes) -> None:
         """Account for a finished step."""
-        self.cost.observe(pending + len(tree), times.verify)
-        self._waste = max(0.0, self._waste - WASTE_ALLOWANCE * emitted)
-        plain = self.cost.plain_seconds or 1.0
-        extra = self.cost.relative(pending + len(tree), pending) - 1.0 + times.draft / plain
-        self._waste = max(0.0, self._waste + extra - accepted)
+        rows = pending + len(tree)
+        self._steps += 1
+        self.cost.observe(rows, times.verify)
+        extra = self._extra(rows, pending, times)
+        # The floor keeps one stalled step (a machine that slept) from silencing drafts for thousands of tokens.
+        self._credit = max(-1.0, min(CREDIT, self._credit + ALLOWANCE * emitted + accepted - extra))
         if self.level is Level.PLAIN:
             self._after_probe(tree, accepted, extra)
-        elif self._waste > WASTE_LIMIT:
+        elif self._credit < SPENT:
             self.step_down("drafts cost more than they save", Level.PLAIN)
+
+    def _extra(self, rows: int, pending: int, times: StepTimes) -> float:
+        """What the step cost beyond the same step without drafts, in plain steps."""
+        plain = self.cost.plain_seconds or 1.0
+        cost = self.cost.relative(rows, pending)
+        if rows > pending and self.cost.looks(1) and self.cost.looks(rows) <= FIRST_LOOKS:
+            cost = max(cost, times.verify / (plain * self.cost.relative(pending)))
+        return cost - 1.0 + times.draft / plain
 
     def _after_probe(self, tree: DraftTree, accepted: int, extra: float) -> None:
         if self._probe_in > 0:
             return
         if len(tree) and accepted > extra:
             self._probe_gap = 8
-            self._waste = 0.0
             self.step_up("a probe paid", Level.TREE)
         else:
             self._probe_gap = min(2 * self._probe_gap, 64)
@@ -212,11 +270,11 @@ class Controller:
             self.level = to
 
     def begin_reply(self) -> None:
-        """A new reply is a new text: drafts get another chance, unless memory forbids it."""
-        self._waste = 0.0
+        """A new reply is a new text: drafts get another chance, as far as memory and credit go."""
         self._probe_gap = 8
         self._probe_in = 0
-        self.step_up("a new reply", self.ceiling)
+        if self._credit >= RENEWED:
+            self.step_up("a new reply", self.ceiling)
 
     def out_of_memory(self) -> bool:
         """A forward ran out of memory: one rung down for good; False if there is none left."""

@@ -272,7 +272,10 @@ def eager_controller(max_nodes: int = 24) -> Controller:
 
 
 class EagerController(Controller):
-    """Verifies whatever is proposed."""
+    """Asks always, and verifies whatever is proposed, unless memory ran out."""
+
+    def budget(self) -> int:
+        return self.max_nodes if self.ceiling else 0
 
     def choose(self, tree: DraftTree, pending: int, room: int) -> DraftTree:
         return tree.trim(room)

@@ -187,7 +187,7 @@ def test_out_of_memory_steps_down_and_the_reply_continues() -> None:
             raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     sequence.fail = fail
-    controller = Controller(max_nodes=24)
+    controller = eager_controller()
     tokens, decoder = decode(
         TABLE, PROMPT, NEW, drafters=[random_drafter(5, 12)], sequence=sequence, controller=controller
     )
@@ -206,7 +206,7 @@ def test_any_draft_at_all_out_of_memory_still_answers(level: Level) -> None:
 
     sequence.fail = fail
 
-    class StartsAt(Controller):
+    class StartsAt(EagerController):
         def begin_reply(self) -> None:
             self.level = level
 
