@@ -13,6 +13,7 @@ from mmspec_agent.chat import ChatRun
 from mmspec_agent.core.constraint import Constraint, ConstraintPlan
 from mmspec_agent.engine import Engine
 from mmspec_agent.options import ChatOptions
+from mmspec_agent.prompts import Prompt
 from mmspec_agent.reply import Done, Reply, ToolCall
 
 from .call_tasks import CallTask
@@ -99,13 +100,16 @@ class CallArms:
         conversation.tokens = ids
         return self._run(ALL, task, conversation)
 
+    def prompt(self, task: CallTask) -> Prompt:
+        """The rendered prompt of a task, with its constraint and its reader."""
+        return ChatRun(self.engine, self.engine.open_conversation(), list(task.messages), self.options(task)).prompt
+
     def calls(self, task: CallTask) -> dict[str, Callable[[], Called]]:
         """Every arm on one task, ready to be timed in turn."""
         return {name: _bound(self, name, task) for name in NAMES}
 
     def _hf(self, task: CallTask) -> Called:
-        messages = list(task.messages)
-        prompt = ChatRun(self.engine, self.engine.open_conversation(), messages, self.options(task)).prompt
+        prompt = self.prompt(task)
         assert prompt.plan is not None
         processor = ConstraintProcessor(prompt.plan, self.max_new_tokens)
         ids = torch.tensor([self.engine.tokenizer.encode(prompt.text, add_special_tokens=False)])

@@ -19,22 +19,31 @@ from mmspec_agent.models.resolve import load_model
 
 from .call_arms import ALL, HF, NAMES, PLAIN, RULE_A, CallArms, Called
 from .call_tasks import CallTask, load_tasks
+from .closing import run_closing
 from .common import Bar, Report, Spread, Timed, environment, take_turns
+from .outlines_arm import OutlinesArm, measure
 
 DECODE_BAR = 4.2
 COST_BAR = 0.24
 SESSION_BAR = 0.30
+CLOSING_REPLIES = 10_000
+CLOSING_SCHEMAS = 300
 
 
 @dataclass(frozen=True)
 class CallsOptions:
-    """What to run. ``limit``: tasks in the order of the file (None: all); ``dtype``: bf16 or fp32."""
+    """What to run. ``limit``: tasks in the order of the file (None: all, 0: none); ``dtype``: bf16 or fp32.
+
+    ``outlines``: tasks for the arm that is there for information; ``full``: the closing stress too.
+    """
 
     model: str = "reference-lm"
     tasks: Path | None = None
     limit: int | None = None
     dtype: str = "bf16"
     max_new_tokens: int = 192
+    outlines: int = 0
+    full: bool = False
 
 
 class Run(NamedTuple):
@@ -72,10 +81,21 @@ def run(options: CallsOptions, progress: Progress) -> Report:
     """The whole benchmark; OptionError for options outside what is accepted."""
     if options.dtype not in ("bf16", "fp32"):
         raise OptionError(f"--dtype {options.dtype}: accepted are bf16 and fp32")
+    if min(options.limit or 0, options.outlines) < 0 or options.max_new_tokens < 1:
+        raise OptionError("--limit and --outlines: accepted are 0 and more; --max-new-tokens: 1 and more")
     tasks = load_tasks(options.tasks)[: options.limit]
-    progress.stage(f"{options.dtype}: loading {options.model}")
-    arms = CallArms(*load_model(options.model, dtype=options.dtype), options.max_new_tokens)
     report = Report("calls", environment(model=options.model, dtype=options.dtype, tasks=len(tasks)))
+    if tasks:
+        _run_tasks(tasks, options, report, progress)
+    if options.full:
+        _run_closing(report, progress)
+    return report
+
+
+def _run_tasks(tasks: Sequence[CallTask], options: CallsOptions, report: Report, progress: Progress) -> None:
+    progress.stage(f"{options.dtype}: loading {options.model}")
+    model, tokenizer = load_model(options.model, dtype=options.dtype)
+    arms = CallArms(model, tokenizer, options.max_new_tokens)
     for name in NAMES:
         arms.call(name, tasks[0])  # untimed: allocations, compiled grammars, the cost model's first figures
     progress.stage(f"{options.dtype}: {len(tasks)} tasks, {len(NAMES) + 1} arms in turn", float(len(tasks)))
@@ -85,7 +105,19 @@ def run(options: CallsOptions, progress: Progress) -> Report:
         runs.append(Run(task, {name: t.value for name, t in timed.items()}, arms.call_in_session(task)))
         progress.advance_to(float(turn + 1))
     summarise(report, runs, options)
-    return report
+    some = tasks[: options.outlines]
+    if some:
+        arm = OutlinesArm(model, tokenizer, options.max_new_tokens)
+        report.arms["outlines"] = measure(arm, some, [arms.prompt(task).text for task in some], progress)
+
+
+def _run_closing(report: Report, progress: Progress) -> None:
+    """10,000 replies of random weights over 300 schemas; nothing may be invalid, unclosed or endless."""
+    closing = run_closing(CLOSING_REPLIES, CLOSING_SCHEMAS, progress)
+    report.details["closing"] = vars(closing)
+    for kind in ("invalid", "unclosed", "endless", "refused"):
+        name = f"{kind} replies of random weights, of {closing.generations} over {closing.schemas} schemas"
+        report.bars.append(Bar(name, float(getattr(closing, kind)), 0.0, True))
 
 
 def summarise(report: Report, runs: Sequence[Run], options: CallsOptions) -> None:
@@ -150,12 +182,15 @@ def _share(runs: Sequence[Run], holds: Any) -> float:
 def _arm(runs: Sequence[Run], name: str) -> dict[str, Any]:
     called = [r.arms[name] for r in runs]
     forwards = sum(c.forwards - 1 for c in called)
+    seconds = sum(c.decode_seconds for c in called)
     return {
         "tokens": sum(len(c.tokens) for c in called),
         "decode_forwards": forwards,
         "rows_per_forward": sum(c.rows for c in called) / max(1, forwards),
-        "decode_seconds": sum(c.decode_seconds for c in called),
+        "decode_seconds": seconds,
+        "seconds_per_decode_forward": seconds / max(1, forwards),
         "seconds": sum(c.seconds for c in called),
+        "seconds_in_session": sum(r.session.seconds for r in runs) if name == ALL else None,
         "valid": _share(runs, lambda r: r.task.is_valid(r.arms[name].calls)),
         "correct": _share(runs, lambda r: r.task.is_correct(r.arms[name].calls)),
         "cut_by_length": sum(c.finish == "length" for c in called),
@@ -163,14 +198,29 @@ def _arm(runs: Sequence[Run], name: str) -> dict[str, Any]:
 
 
 def _row(r: Run) -> dict[str, Any]:
+    """One call: an entry an arm, and what holds for the call as a whole."""
     return {
         "id": r.task.id,
-        "tokens": {name: len(c.tokens) for name, c in r.arms.items()},
-        "forwards": {name: c.forwards for name, c in r.arms.items()},
-        "decode_seconds": {name: c.decode_seconds for name, c in r.arms.items()},
-        "seconds": {name: c.seconds for name, c in r.arms.items()},
+        "arms": {name: _call(r, name) for name in NAMES},
         "session_seconds": r.session.seconds,
         "session_reused": r.session.reused,
-        "equal": r.arms[ALL].tokens == r.arms[PLAIN].tokens,
-        "correct": r.task.is_correct(r.arms[ALL].calls),
+        "equal_to_plain": r.arms[ALL].tokens == r.arms[PLAIN].tokens,
+        "equal_to_hf": r.arms[ALL].tokens == r.arms[HF].tokens,
+    }
+
+
+def _call(r: Run, name: str) -> dict[str, Any]:
+    c = r.arms[name]
+    return {
+        "tokens": len(c.tokens),
+        "forwards": c.forwards,
+        "rows_per_forward": c.rows / max(1, c.forwards - 1),
+        "forward_seconds": c.forward_seconds,
+        "prefill_seconds": c.prefill_seconds,
+        "decode_seconds": c.decode_seconds,
+        "seconds": c.seconds,
+        "forced": c.forced,
+        "finish": c.finish,
+        "valid": r.task.is_valid(c.calls),
+        "correct": r.task.is_correct(c.calls),
     }

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .bench_calls import calls
+
 if TYPE_CHECKING:
     from mmspec_agent.bench.common import Report
 
@@ -29,6 +31,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(_group)
     group.command("text")(text)
     group.command("image")(image)
+    group.command("calls")(calls)
     app.add_typer(group, name="bench")
 
 
