@@ -33,23 +33,24 @@ class NgramIndex:
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self._ends: dict[int, dict[tuple[int, ...], list[int]]] = {n: {} for n in ORDERS}
+        self._run = 0
+        """Tokens since the last separator: no n-gram reaches over one."""
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add tokens; constant work for each."""
         corpus = self.tokens
         for token in tokens:
             corpus.append(token)
-            if token == SEPARATOR:
-                continue
+            self._run = 0 if token == SEPARATOR else self._run + 1
             end = len(corpus) - 1
             for n, ends in self._ends.items():
-                if end + 1 >= n:
+                if self._run >= n:
                     ends.setdefault(tuple(corpus[end + 1 - n :]), []).append(end)
         if len(corpus) > MAX_TOKENS:
             self._rebuild(corpus[-MAX_TOKENS // 2 :])
 
     def _rebuild(self, tokens: list[int]) -> None:
-        self.tokens = []
+        self.tokens, self._run = [], 0
         self._ends = {n: {} for n in ORDERS}
         self.extend(tokens)
 
@@ -59,7 +60,7 @@ class NgramIndex:
         last = len(corpus) - 1
         found: dict[int, int] = {}
         for n in ORDERS:
-            if len(corpus) < n or len(found) >= MAX_CANDIDATES:
+            if self._run < n or len(found) >= MAX_CANDIDATES:
                 continue
             for end in reversed(self._ends[n].get(tuple(corpus[-n:]), ())):
                 if end != last and end not in found:
