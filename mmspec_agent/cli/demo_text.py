@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from mmspec_agent.reply import Reply
 
 PROMPT = (
-    "Replace Lyon by Turin in this text. Change nothing else.\n\n"
-    "The train to Lyon leaves from platform nine at half past seven. If you miss it, the next train to Lyon goes at "
-    "ten past nine from platform four, and it stops at every station. Tickets are checked at the gate. Bicycles have "
-    "to be packed in a bag, and the bag must fit under the seat. The dining car opens ten minutes after the train has "
-    "left the station and closes shortly before it arrives."
+    "Turn this text into a bullet list. Use the words of the text.\n\n"
+    "The harbour ferry sails every forty minutes from the old pier. Buy the ticket at the red kiosk before you board, "
+    "because the crew does not sell any. Dogs travel free but must stay on the lower deck. In strong wind the ferry "
+    "does not sail, and the kiosk then refunds the ticket."
 )
 
 
