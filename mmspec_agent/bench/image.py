@@ -22,6 +22,7 @@ from mmspec_agent.models.scenes import random_scene
 
 from .common import Bar, Report, Spread, environment
 from .image_arms import HF, LONG, OURS, SHORT, Answered, ImageArms, Turn
+from .image_lossy import accuracy_table
 from .image_memory import budget_run, int8_table
 from .repeats import first_difference
 
@@ -47,13 +48,15 @@ HISTORY_BAR, CLEARED_BAR, NEVER_BAR = 1.3, 1.0, 0.97
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """What to run: ``scenes`` conversations per dtype, and ``pictures`` through one engine with a small budget."""
+    """What to run: ``scenes`` conversations per dtype, ``pictures`` through one engine with a small budget, and
+    ``lossy_scenes`` scenes for the table of compression ratios."""
 
     model: str = "reference-vlm"
     dtypes: tuple[str, ...] = DTYPES
     scenes: int = 4
     pictures: int = 200
     budget: str = "256MB"
+    lossy_scenes: int = 8
     full: bool = False
 
     @property
@@ -209,10 +212,13 @@ def _arms_of(turns: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _memory(report: Report, engine: Engine, options: ImageOptions, progress: Progress) -> None:
-    """The budget over many pictures, and what INT8 storage of segments saves and costs."""
+    """The budget over many pictures, INT8 storage of segments, and compressed pictures."""
     table = int8_table(engine, [picture_of(300_000 + i) for i in range(3)], DESCRIBE, NEW_TOKENS[LONG])
     report.details["int8_segments"] = table
     report.bars.append(Bar("INT8 segments: argmax agreement", table["argmax_agreement"], 0.995))
+    if options.lossy_scenes:
+        scenes = max(options.lossy_scenes, 100) if options.full else options.lossy_scenes
+        report.details["lossy_visual_tokens"] = accuracy_table(engine, scenes, progress)
     if options.pictures:
         held = budget_run(engine, picture_of, options.pictures, progress)
         report.details["visual_budget"] = held

@@ -77,6 +77,7 @@ def image(
     scenes: Annotated[int, typer.Option(min=1, help="Conversations per dtype.")] = 4,
     pictures: Annotated[int, typer.Option(min=0, help="Pictures through one engine under the budget.")] = 200,
     budget: Annotated[str, typer.Option(help="Bytes of visual memory.")] = "256MB",
+    lossy_scenes: Annotated[int, typer.Option(min=0, help="Scenes for the table of compression ratios.")] = 8,
     model: Annotated[str, typer.Option(help="reference-vlm, a Hub id or a folder.")] = "reference-vlm",
 ) -> None:
     """Pictures: first questions and follow-ups, short and long answers, against transformers' generate."""
@@ -92,6 +93,7 @@ def image(
         scenes=scenes,
         pictures=pictures,
         budget=budget,
+        lossy_scenes=lossy_scenes,
         full=full,
     )
     with Bars() as bars:

@@ -14,6 +14,7 @@ from mmspec_agent import Engine
 from mmspec_agent.bench.common import Report
 from mmspec_agent.bench.image import TURNS, ImageOptions, Measured, run, summarise
 from mmspec_agent.bench.image_arms import HF, OURS, Answered, ImageArms
+from mmspec_agent.bench.image_lossy import accuracy_table
 from mmspec_agent.bench.image_memory import budget_run, int8_table
 from mmspec_agent.cli.main import build
 from mmspec_agent.core.errors import OptionError
@@ -74,6 +75,14 @@ def test_budget_and_int8_tables(engine: Engine) -> None:
     table = int8_table(engine, [noise_picture(3)], "what?", 12)
     assert 0 < table["tokens_compared"] <= 12
     assert table["share_of_bytes"] < 1
+
+
+def test_compression_is_measured_at_every_ratio(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmspec_agent.bench.image_lossy.KEPT", (None, 2))
+    rows = accuracy_table(engine, 1, Silent())
+    assert [row["visual_tokens"] for row in rows] == ["all", 2]
+    assert rows[0]["prompt_tokens"] == rows[1]["prompt_tokens"] + 2
+    assert rows[0]["questions"] == rows[1]["questions"] == 5
 
 
 def test_strange_options_are_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tiny_chat import expected_ids, noise_picture, tiny_chat_vlm, user
 
 from mmspec_agent import Engine
 from mmspec_agent.core.errors import Cancelled, OptionError, PictureError, PictureInputError
-from mmspec_agent.pictures import Picture, load_picture
+from mmspec_agent.pictures import Picture, PictureRules, extract, load_picture
 
 SLOTS = 4
 """Visual tokens of one picture."""
@@ -109,6 +110,7 @@ def test_an_edit_behind_a_picture_keeps_it_and_one_before_it_does_not(engine: En
     assert before.stats.reused_tokens == len("[s")
 
 
+@pytest.mark.slow
 def test_two_hundred_pictures_within_a_budget() -> None:
     model, processor = tiny_chat_vlm()
     engine = Engine(model, processor, visual_budget=40_000)
@@ -195,3 +197,46 @@ def test_lossy_compression_is_opt_in_and_reported(engine: Engine) -> None:
     assert whole.token_ids == exact.token_ids
     with pytest.raises(OptionError, match="lossy_visual_tokens"):
         engine.chat(asked, lossy_visual_tokens=0)
+
+
+@pytest.mark.slow
+def test_edited_conversations_in_a_small_memory() -> None:
+    """Three sessions of one engine, edited at random, in a memory too small for their pictures."""
+    model, processor = tiny_chat_vlm(3)
+    engine = Engine(model, processor, visual_budget=30_000)
+    rng = random.Random(0)
+    pictures = [noise_picture(seed) for seed in range(4)]
+    sessions = [engine.session() for _ in range(3)]
+    for turn in range(60):
+        session = rng.choice(sessions)
+        _edit(session.messages, rng, pictures)
+        asked = user(f"q{turn % 5}?", *[rng.choice(pictures) for _ in range(rng.choice([0, 0, 1, 2]))])
+        reply = session.send(asked, max_new_tokens=rng.choice([1, 3, 8]))
+        ids = torch.tensor([session._conversation.tokens[: reply.stats.prompt_tokens]])
+        shown = extract(session.messages, PictureRules()).pictures
+        inputs = {} if not shown else dict(processor.image_processor([p.image for p in shown], return_tensors="pt"))
+        with torch.inference_mode():
+            wanted = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=len(reply.token_ids),
+                **inputs,
+            )
+        assert reply.token_ids == wanted[0, ids.shape[1] :].tolist(), f"turn {turn}"
+        if ids.shape[1] > 300:
+            session.messages.clear()
+    assert engine.vision.memory.bytes <= 30_000
+
+
+def _edit(messages: list[dict[str, Any]], rng: random.Random, pictures: list[Any]) -> None:
+    """Now and then forget all, the first turn or the last, or put other words and pictures in its place."""
+    chance = rng.random()
+    if chance < 0.1:
+        messages.clear()
+    elif chance < 0.2:
+        del messages[:2]
+    elif chance < 0.3:
+        del messages[-2:]
+    elif chance < 0.4 and messages:
+        messages[-2] = user("other", *rng.sample(pictures, rng.randint(0, 2)))
