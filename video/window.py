@@ -84,7 +84,7 @@ class FrameWindow:
         self.counts = WindowCounts()
         self.tokens: list[int] = list(prefix)
         self.segments: deque[Segment] = deque()
-        self._family = family
+        self.family = family
         self._encode = encode
         self._sinks = len(prefix)
         self._rotation: KeyRotation | None = None
@@ -112,8 +112,8 @@ class FrameWindow:
 
         Older frames are evicted where there is no room. ContextOverflow if the frame does not fit even alone.
         """
-        count = sum(token == self._family.image_token_id for token in ids)
-        placed = place(ids, self._family.image_token_id, [replace(picture, count=picture.count or count)])
+        count = sum(token == self.family.image_token_id for token in ids)
+        placed = place(ids, self.family.image_token_id, [replace(picture, count=picture.count or count)])
         self.crop()
         while self.held >= self.frames:
             self._evict()
@@ -124,7 +124,7 @@ class FrameWindow:
         shifted = [one.shifted(start) for one in placed]
         try:
             visual = visual_inputs(
-                self._family, self.tokens, shifted, start, len(self.tokens), self.sequence.positions, self._encode
+                self.family, self.tokens, shifted, start, len(self.tokens), self.sequence.positions, self._encode
             )
             self.sequence.prefill(ids, visual)
         except BaseException:
@@ -203,7 +203,7 @@ class FrameWindow:
         """Rotary positions a frame takes: with M-RoPE a picture advances by its largest extent."""
         if self.sequence.positions.axes == 1 or picture.grid is None:
             return len(ids)
-        slots = sum(token == self._family.image_token_id for token in ids)
+        slots = sum(token == self.family.image_token_id for token in ids)
         return len(ids) - slots + max(picture.grid)
 
     def _add(self, kind: Kind, ids: Sequence[int], first: int, time_s: float) -> None:
