@@ -45,6 +45,7 @@ class ChatRun:
         self._text = TextStream(engine.tokenizer, options.stop_strings, self._prompt.reader is None)
         self._tokens: list[TokenInfo] = []
         self._emitted = 0
+        self._cut = False
 
     def events(self) -> Iterator[Event]:
         """Decode; an early close leaves the conversation usable, with what was decoded."""
@@ -181,6 +182,7 @@ class ChatRun:
         """A stop string ended the reply inside a step: what came behind it is forgotten."""
         del self._tokens[stopped.tokens :]
         self._conversation.keep_tokens(prompt_length + stopped.tokens)
+        self._cut = True
         decoder.stats.emitted = stopped.tokens
 
     def _held_back(self, decoder: Decoder, step: Step) -> int:
@@ -189,7 +191,8 @@ class ChatRun:
 
     def _reply(self, decoder: Decoder, finish: str) -> Reply:
         text = self._text.text
-        self._conversation.rendered = self._prompt.text + text
+        # After a stop string the ids say more than the text: the next prompt has to be encoded anew.
+        self._conversation.rendered = "" if self._cut else self._prompt.text + text
         reader = self._prompt.reader
         answer = Answer(text) if reader is None else reader.finish(text, finish)
         if answer.tool_calls and finish == "stop":

@@ -74,6 +74,7 @@ class Session:
                 tensors[f"keys.{index}"], tensors[f"values.{index}"] = keys.contiguous(), values.contiguous()
             order, following = conversation.sequence.positions.snapshot(length)
             tensors["order"], tensors["next"] = torch.from_numpy(order), torch.from_numpy(following)
+            tensors["tokens"] = torch.tensor(conversation.tokens[:length])
         save_file(tensors, folder / "kv.safetensors.part")
         state = {
             "format": FORMAT,
@@ -97,14 +98,19 @@ class Session:
             tensors = load_file(path / "kv.safetensors")
         except Exception as error:  # json, safetensors and the file system each raise their own
             raise SessionError(f"{path} holds no readable session: {error}") from error
+        if not isinstance(state, dict):
+            raise SessionError(f"{path} holds no readable session: session.json is a {type(state).__name__}")
         if state.get("format") != FORMAT or state.get("fingerprint") != fingerprint(engine):
             raise SessionError(
                 f"the session in {path} was saved with another model, dtype or version; its KV rows would be "
                 "wrong here. Start a new session, or load it with the model it belongs to"
             )
         session = cls(engine, **defaults)
-        session.messages = _with_pictures(state["messages"], path)
-        session._restore(state, tensors)
+        try:
+            session.messages = _with_pictures(state["messages"], path)
+            session._restore(state, tensors)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise SessionError(f"the session in {path} is damaged: {type(error).__name__}: {error}") from error
         return session
 
     def _restore(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
@@ -113,6 +119,8 @@ class Session:
         conversation.pictures = tuple(_loaded_place(one) for one in state["pictures"])
         conversation.gaps = state["gaps"]
         if state["length"]:
+            if tensors["tokens"].tolist() != conversation.tokens[: state["length"]]:
+                raise ValueError("session.json and kv.safetensors were not written together")
             count = len(conversation.sequence.arena.layers)
             rows = KVRows(tuple((tensors[f"keys.{i}"], tensors[f"values.{i}"]) for i in range(count)))
             positions = (np.asarray(tensors["order"]), np.asarray(tensors["next"]))
