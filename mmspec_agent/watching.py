@@ -47,6 +47,11 @@ SEVERAL_PICTURES = 8
 
 _ONE_PICTURE = frozenset({"llava", "llava_next"})
 _SPARE_ROWS = 64
+_NOT_HERE = {
+    "tools": "a watch answers in text or in a response_format",
+    "tool_choice": "a watch answers in text or in a response_format",
+    "lossy_visual_tokens": "make its frames smaller with max_frame_tokens, or take fewer with fps",
+}
 
 __all__ = ["Watch", "WatchAnswer", "open_watch"]
 
@@ -126,9 +131,9 @@ def _split(options: dict[str, Any]) -> tuple[SeeingOptions, dict[str, Any], Chat
                 f"unknown option {name!r}{hint} Accepted are the options of Engine.watch, of sources (SourceOptions) "
                 "and of answers (ChatOptions)."
             )
-    for name in ("tools", "tool_choice"):
+    for name, instead in _NOT_HERE.items():
         if options.get(name):
-            raise OptionError(f"{name!r} was given to watch; a watch answers in text or in a response_format")
+            raise OptionError(f"{name!r} was given to watch; {instead}")
     answering = {k: v for k, v in options.items() if k not in seeing | of_source}
     if not any(ALIASES.get(name, name) == "max_new_tokens" for name in answering):
         answering["max_new_tokens"] = MAX_NEW_TOKENS
@@ -158,6 +163,9 @@ class FrameRun(ChatRun):
 
     def _see(self, stats: Any) -> None:
         """The frames are in the cache."""
+
+    def _keep_segments(self) -> None:
+        """A stream's frames do not come again: nothing is stored for other requests."""
 
 
 class FrameViewer:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .bench_calls import calls
+from .bench_video import video
 
 if TYPE_CHECKING:
     from mmspec_agent.bench.common import Report
@@ -32,6 +33,7 @@ def register(app: typer.Typer) -> None:
     group.command("text")(text)
     group.command("image")(image)
     group.command("calls")(calls)
+    group.command("video")(video)
     app.add_typer(group, name="bench")
 
 

@@ -61,8 +61,9 @@ def parts(model: str, dtype: str, max_new_tokens: int, prompt: str | None) -> li
     """What the demo shows, in order."""
     from .demo_picture import PicturePart
     from .demo_text import TextPart
+    from .demo_video import VideoPart
 
-    return [TextPart(model, dtype, max_new_tokens, prompt), PicturePart(dtype)]
+    return [TextPart(model, dtype, max_new_tokens, prompt), PicturePart(dtype), VideoPart(dtype)]
 
 
 class Stopwatch:
