@@ -12,7 +12,7 @@ from mmspec_agent.core.decode import Decoder, Emitted, Request, Step
 from mmspec_agent.core.errors import ContextOverflow, OptionError, PromptError
 from mmspec_agent.core.memory import check_request
 from mmspec_agent.core.noise import ReplyNoise
-from mmspec_agent.core.sampling import Draw, IdBuffer, Sampler
+from mmspec_agent.core.sampling import Draw, IdBuffer, Processing, Sampler
 from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.core.trace import open_trace
 from mmspec_agent.core.visual.placing import Placed
@@ -118,7 +118,7 @@ class ChatRun:
         conversation.rendered = ""
         reused = conversation.reuse(ids, placed)
         sampler = Sampler(
-            chat_processing(engine.model, config, len(ids), options.logprobs),
+            self._processing(config, len(ids)),
             ReplyNoise(options.seed),
             IdBuffer(ids, engine.target.device),
         )
@@ -168,6 +168,13 @@ class ChatRun:
             raise OptionError(f"the generation options do not fit together: {error}") from error
         config.max_length = prompt_length + room
         return config
+
+    def _processing(self, config: GenerationConfig, prompt_length: int) -> Processing:
+        try:
+            return chat_processing(self._engine.model, config, prompt_length, self._options.logprobs)
+        except (TypeError, ValueError) as error:
+            given = ", ".join(f"{name}={value!r}" for name, value in dict(self._options.generation or {}).items())
+            raise OptionError(f"transformers refuses these generation options ({given}): {error}") from error
 
     def _stop_rule(self, eos_ids: frozenset[int], room: int) -> Any:
         def stop(draw: Draw) -> str | None:
