@@ -104,7 +104,7 @@ def test_a_drafter_that_fails_while_learning_is_dropped() -> None:
 
     def open_broken() -> object:
         state = original()
-        state.observe = lambda outcome: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+        state.observe = lambda outcome: 1 / 0  # type: ignore[method-assign,assignment]
         return state
 
     drafter.open = open_broken  # type: ignore[method-assign,assignment]

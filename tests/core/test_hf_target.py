@@ -12,7 +12,8 @@ from mmspec_agent.core.tree import ROOT, DraftTree
 
 
 def random_tree(rng: np.random.Generator, nodes: int) -> DraftTree:
-    parents, tokens = [], []
+    parents: list[int] = []
+    tokens: list[int] = []
     used: set[tuple[int, int]] = set()
     while len(tokens) < nodes:
         parent = int(rng.integers(-1, len(tokens)))
@@ -27,7 +28,8 @@ def random_tree(rng: np.random.Generator, nodes: int) -> DraftTree:
 def plain_logits(target: HFTarget, tokens: list[int]) -> torch.Tensor:
     """The last row of a plain forward of transformers, without cache or mask of ours."""
     with torch.inference_mode():
-        return target.model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1]
+        logits: torch.Tensor = target.model(input_ids=torch.tensor([tokens]), use_cache=False).logits
+    return logits[0, -1]
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

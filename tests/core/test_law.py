@@ -43,7 +43,8 @@ class Pair:
     def of(cls, q: Sequence[float], w: Sequence[float]) -> Pair:
         """The same two distributions in every context."""
         size = (len(q),) * 3
-        return cls(*(Table(np.broadcast_to(np.log(np.array(p)), size).copy()) for p in (q, w)))
+        target, draft = (Table(np.broadcast_to(np.log(np.array(p)), size).copy()) for p in (q, w))
+        return cls(target, draft)
 
     @property
     def vocab(self) -> int:

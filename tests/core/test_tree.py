@@ -20,9 +20,10 @@ trees = st.builds(
 def verdict(tree: DraftTree, answers: dict[int, int]) -> list[int]:
     """The accepted path when the target's token at each node is ``answers[node]``."""
     path: list[int] = []
-    node: int | None = ROOT
-    while (node := tree.child(node, answers[node])) is not None:
-        path.append(node)
+    child = tree.child(ROOT, answers[ROOT])
+    while child is not None:
+        path.append(child)
+        child = tree.child(child, answers[child])
     return path
 
 

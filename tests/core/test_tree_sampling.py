@@ -44,7 +44,7 @@ class Peaky:
         sharpness = rng.choice([9.0, 5.0, 2.5, 1.2], p=[0.45, 0.25, 0.2, 0.1])
         logits = np.sort(rng.gumbel(size=VOCAB))[::-1] * sharpness / 2
         logits = logits[rng.permutation(VOCAB)]
-        return logits + rng.normal(size=VOCAB) * self.gap if disturbed else logits
+        return np.asarray(logits + rng.normal(size=VOCAB) * self.gap if disturbed else logits)
 
     def target_probs(self, context: tuple[int, ...]) -> npt.NDArray[np.float64]:
         return self._probs(context, True)

@@ -243,7 +243,12 @@ def test_a_second_thread_waits_its_turn() -> None:
     stream = engine.stream("one", max_new_tokens=NEW)
     next(stream)
     done = threading.Event()
-    thread = threading.Thread(target=lambda: (engine.chat("two", max_new_tokens=4), done.set()))
+
+    def ask() -> None:
+        engine.chat("two", max_new_tokens=4)
+        done.set()
+
+    thread = threading.Thread(target=ask)
     thread.start()
     time.sleep(0.2)
     assert not done.is_set()
@@ -364,7 +369,8 @@ def test_recurrent_models_are_refused_with_the_reason() -> None:
 def test_dynamically_quantised_layers_are_refused_by_the_probe() -> None:
     """Their activations are scaled over all rows of a forward, so rows of a tree change each other."""
     model = chat_model()
-    quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+    quantise: Any = torch.ao.quantization.quantize_dynamic
+    quantised = quantise(model, {torch.nn.Linear}, dtype=torch.qint8)
     with pytest.raises(UnsupportedModel, match="quantis"):
         Engine(quantised)
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from test_generate_greedy import VOCAB, engine_of, greedy, oracle, prompt_of, random_drafter, tiny_model
+from fake import oracle, random_drafter
+from test_generate_greedy import engine_of, greedy, prompt_of
 from texts import byte_tokenizer, chat_model
+from tiny import VOCAB, tiny_model
 from transformers import DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from mmspec_agent import Engine

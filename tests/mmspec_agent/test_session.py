@@ -169,7 +169,7 @@ def test_an_interrupted_turn_does_not_enter_the_history(engine: Engine) -> None:
     before = list(session.messages)
     events = session.stream("two")
     next(events)
-    events.close()
+    events.close()  # type: ignore[attr-defined]
     assert session.messages == before
     expected = answer([*before, {"role": "user", "content": "three"}])
     assert session.send("three").text == expected
