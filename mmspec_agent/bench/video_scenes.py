@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,7 +50,8 @@ def film(kind: str, frames: int, seed: int = 0) -> Film:
     make: Callable[..., Iterator[Filmed]] = clips.CLIPS[kind]
     for attempt in range(_TRIES):
         chosen = SEEDS + 1000 * seed + attempt
-        ends = [next(make(chosen, 1)), _last(make(chosen, frames))] if kind in CHANGES else [next(make(chosen, 1))]
+        # Of two frames, the second is behind the change.
+        ends = list(make(chosen, 2)) if kind in CHANGES else [next(make(chosen, 1))]
         facts = [fact_of(kind, one.scene) for one in ends]
         if any(fact is None for fact in facts) or (kind in CHANGES and not _differ(facts)):
             continue
@@ -67,12 +68,6 @@ def _slowed(make: Callable[..., Iterator[Filmed]], kind: str, seed: int, frames:
     if kind == "slow_change":
         return list(islice(make(seed, frames * 5), None, None, 5))
     return list(make(seed, frames))
-
-
-def _last(filmed: Iterable[Filmed]) -> Filmed:
-    for one in filmed:
-        kept = one
-    return kept
 
 
 def _differ(facts: list[Question | None]) -> bool:
