@@ -36,8 +36,6 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a question, with what it cost.")] = False,
 ) -> None:
     """Ask about pictures. Follow-ups read neither the picture nor the conversation again."""
-    from rich.console import Console
-
     from mmspec_agent.engine import Engine
     from mmspec_agent.pictures import PictureRules, load_picture
 
@@ -55,9 +53,16 @@ def ask(
         engine = Engine.from_pretrained(model, dtype=dtype)
     session = engine.session(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     parts: list[dict[str, Any]] = [{"type": "image", "image": picture} for picture in pictures]
-    console = Console(highlight=False)
     first = {"role": "user", "content": [*parts, {"type": "text", "text": question}]}
-    for text, message in [(question, first), *((text, text) for text in then or ())]:
+    _converse(session, [(question, first), *((text, text) for text in then or ())], as_json)
+
+
+def _converse(session: "Session", turns: list[tuple[str, Any]], as_json: bool) -> None:
+    """Each question and its answer, on the screen or as a line of JSON."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for text, message in turns:
         reply = _answer(session, message, console, as_json)
         if as_json:
             typer.echo(json.dumps({"question": text, "answer": reply.text, "stats": reply.stats.as_dict()}))

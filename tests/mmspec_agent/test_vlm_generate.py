@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_visual import FAMILIES, IMAGE, VOCAB, prompt, tiny_vlm
+from tiny import VOCAB
+from tiny_visual import FAMILIES, IMAGE, prompt, tiny_vlm
 
 from mmspec_agent import Engine
 from mmspec_agent.core.drafters.base import DraftView, Outcome
