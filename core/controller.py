@@ -36,6 +36,9 @@ SPENT = 0.1
 RENEWED = 1.0
 """Credit from which a new reply starts with trees again."""
 
+STEP_LIKE = 8
+"""Pending rows up to which a forward without drafts says what a verify costs; a prompt's skips the output layer."""
+
 FIRST_LOOKS = 3
 """Forwards of a class of rows that are charged as measured; later ones as the cost model has it by then."""
 
@@ -226,7 +229,8 @@ class Controller:
         """Account for a finished step."""
         rows = pending + len(tree)
         self._steps += 1
-        self.cost.observe(rows, times.verify)
+        if len(tree) or pending <= STEP_LIKE:
+            self.cost.observe(rows, times.verify)
         extra = self._extra(rows, pending, times)
         # The floor keeps one stalled step (a machine that slept) from silencing drafts for thousands of tokens.
         self._credit = max(-1.0, min(CREDIT, self._credit + ALLOWANCE * emitted + accepted - extra))

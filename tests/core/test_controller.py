@@ -61,14 +61,13 @@ class Simulation:
 
 
 @pytest.mark.parametrize("claim", [0.5, 0.9, 1.0])
-@pytest.mark.parametrize("draft", [0.0, 0.02])
-@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize(("draft", "noise"), [(0.0, 0.0), (0.02, 0.2)])
 @pytest.mark.parametrize("name", CURVES)
 def test_hopeless_drafts_cost_at_most_three_percent_of_any_200_tokens(
-    name: str, noise: float, draft: float, claim: float
+    name: str, draft: float, noise: float, claim: float
 ) -> None:
     simulation = Simulation(CURVES[name], 0.0, claim, draft, noise)
-    simulation.reply(1200)
+    simulation.reply(700)
     assert simulation.worst_window() <= 1.03
 
 
@@ -76,7 +75,7 @@ def test_hopeless_drafts_over_many_short_replies() -> None:
     """Each reply gives drafts another chance; over 200 tokens that must stay affordable too."""
     for name, length in itertools.product(CURVES, (40, 100, 200)):
         simulation = Simulation(CURVES[name], 0.0, 0.9)
-        for _ in range(1200 // length):
+        for _ in range(600 // length):
             simulation.reply(length)
         assert simulation.worst_window() <= 1.03, (name, length)
 
@@ -142,3 +141,12 @@ def test_the_cost_model_follows_what_is_measured_and_never_falls_with_rows() -> 
     model.observe(1, 100.0)
     assert model.relative(8) == pytest.approx(1.4, rel=0.15)
     assert set(model.curve) == {1, 8, 32}
+
+
+def test_prompts_do_not_count_as_steps() -> None:
+    """Their forward computes one row of logits, a tree's one for each node."""
+    controller = Controller()
+    controller.observe(DraftTree(), 40, 0, 1, StepTimes(0.0, 0.1, 0.0))
+    assert controller.cost.curve == {}
+    controller.observe(DraftTree(), 1, 0, 1, StepTimes(0.0, 0.1, 0.0))
+    assert controller.cost.curve == {1: 0.1}

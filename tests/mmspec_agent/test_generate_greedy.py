@@ -180,7 +180,7 @@ def test_generation_config_objects_and_dict_outputs_with_scores_and_logits() -> 
 
     model = tiny_model("qwen3")
     ids = prompt_of(9)
-    config: Any = GenerationConfig(  # type: ignore[no-untyped-call]
+    config = GenerationConfig(
         max_new_tokens=20,
         do_sample=False,
         repetition_penalty=1.3,
@@ -190,11 +190,11 @@ def test_generation_config_objects_and_dict_outputs_with_scores_and_logits() -> 
         pad_token_id=0,
     )
     expected: Any = model.generate(ids, generation_config=config)
-    for run in (
-        lambda e: e.generate(ids, generation_config=config),
-        lambda e: model.generate(ids, generation_config=config, custom_generate=e.custom_generate),
+    engine = engine_of(model, [oracle(expected.sequences[0, 9:].tolist(), 9)])
+    for output in (
+        engine.generate(ids, generation_config=config),
+        model.generate(ids, generation_config=config, custom_generate=engine.custom_generate),
     ):
-        output = run(engine_of(model, [oracle(expected.sequences[0, 9:].tolist(), 9)]))
         assert output.sequences.tolist() == expected.sequences.tolist()
         for ours, theirs in ((output.scores, expected.scores), (output.logits, expected.logits)):
             assert len(ours) == len(theirs)
