@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .machine import ARRAY, COLON, COMMA, END, KEY_NAME, LITERAL, NUMBER, OBJECT, START, STRING, VALUE_START, JsonState
 from .numbers import NumberRange
@@ -48,6 +48,9 @@ class String:
             return Reading(None, before + mend + b"a" * need + b'"')
         more = self.pattern.finish(_decoded(content), need)
         return FAILED if more is None else Reading(None, before + mend + _quoted(more)[1:])
+
+
+_NUMBER_STARTS: Final = frozenset(bytes([byte]) for byte in b"-0123456789")
 
 
 @dataclass(frozen=True)
@@ -373,7 +376,8 @@ def _json_end(data: bytes, at: int) -> int:
             high = middle
         else:
             low = middle + 1
-    return low
+    # A number is known to have ended only by the byte behind it.
+    return low - 1 if data[at : at + 1] in _NUMBER_STARTS else low
 
 
 def _length(content: bytes) -> int:
