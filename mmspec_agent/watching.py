@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -25,7 +25,7 @@ from mmspec_agent.video.gate import GateDecision, GateOptions
 from mmspec_agent.video.source import FrameSource, open_source
 from mmspec_agent.video.source_options import SourceOptions
 from mmspec_agent.video.tail import TailDrafter
-from mmspec_agent.video.watch import OnChange, Said, Seen, Watch, WatchAnswer, WatchOptions
+from mmspec_agent.video.watch import DEFAULT_GATE, OnChange, Said, Seen, Watch, WatchAnswer, WatchOptions
 from mmspec_agent.video.window import FrameWindow
 
 from .chat import ChatRun
@@ -109,12 +109,12 @@ def open_watch(
 
 def _gate_options(gate: GateOptions | Mapping[str, Any] | None) -> GateOptions:
     if gate is None or isinstance(gate, GateOptions):
-        return gate or GateOptions()
+        return gate or DEFAULT_GATE
     known = [f.name for f in fields(GateOptions)]
     for name in gate:
         if name not in known:
             raise OptionError(f"unknown gate option {name!r}; accepted are {', '.join(known)}")
-    return GateOptions(**gate)
+    return replace(DEFAULT_GATE, **gate)
 
 
 def _split(options: dict[str, Any]) -> tuple[SeeingOptions, dict[str, Any], ChatOptions]:

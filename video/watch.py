@@ -22,6 +22,9 @@ from .source_options import SourceEvent
 
 _POLL_S = 0.5
 
+DEFAULT_GATE = GateOptions(calibrate_s=1.0)
+"""A camera that stands still for a second shows what its noise alone does; a hit is an offer only, never an answer."""
+
 
 class Seen(NamedTuple):
     """What taking in a frame cost: rows prefilled, passes of the vision tower, seconds, bytes of KV held afterwards."""
@@ -128,7 +131,7 @@ class WatchOptions:
     every: float | None = None
     on_change: OnChange = None
     lossy_skip_s: float | None = None
-    gate: GateOptions = field(default_factory=GateOptions)
+    gate: GateOptions = DEFAULT_GATE
 
     def __post_init__(self) -> None:
         for name in ("every", "lossy_skip_s"):

@@ -16,6 +16,7 @@ from mmspec_agent.options import ChatOptions
 from mmspec_agent.video.clock import RealClock
 from mmspec_agent.video.frame import Frame
 from mmspec_agent.video.gate import Gate
+from mmspec_agent.video.watch import DEFAULT_GATE
 from mmspec_agent.watching import FrameViewer, SeeingOptions
 
 from .forward_clock import ForwardClock
@@ -140,7 +141,7 @@ class Watching:
     def __init__(self, engine: Engine, new_tokens: int, speculate: bool, window: int | None) -> None:
         options = ChatOptions.of(max_new_tokens=new_tokens, speculate=speculate)
         self._viewer = FrameViewer(engine, options, SeeingOptions(window=window), RealClock())
-        self._gate = Gate()
+        self._gate = Gate(DEFAULT_GATE)
         self._frame: Frame | None = None
         self._asked: set[str] = set()
 

@@ -309,6 +309,28 @@ def test_templates_are_cut_where_frames_repeat() -> None:
         cut_template(lambda n: "U: Q", "<image>", encode)
 
 
+def test_the_processor_gets_rgb(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case bgr-rgb: a camera's blue arrives in channel 2."""
+    seen: list[Any] = []
+    prepare = engine.vision.prepare_once
+    monkeypatch.setattr(
+        engine.vision, "prepare_once", lambda picture, alone: seen.append(picture) or prepare(picture, alone)
+    )
+
+    class Camera:
+        def read(self) -> tuple[bool, Any]:
+            blue = np.zeros((40, 40, 3), np.uint8)
+            blue[:, :, 0] = 255
+            return True, blue
+
+        def release(self) -> None:
+            pass
+
+    with engine.watch(Camera(), ASK, max_new_tokens=2) as watch:
+        next(watch)
+    assert np.asarray(seen[0].image)[0, 0].tolist() == [0, 0, 255]
+
+
 def test_answers_are_json(engine: Engine) -> None:
     import json
 
