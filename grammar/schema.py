@@ -173,6 +173,9 @@ def _relax(schema: Schema, pointer: str, keyword: str) -> None:
     holder = _at(schema, pointer)
     if keyword == "oneOf" and "anyOf" not in holder:
         holder["anyOf"] = holder.pop("oneOf")
+    elif keyword in ("exclusiveMinimum", "exclusiveMaximum"):
+        bound = holder.pop(keyword)
+        holder.setdefault(keyword.removeprefix("exclusive").lower(), bound)
     else:
         holder.pop(keyword, None)
 

@@ -54,8 +54,25 @@ def unenforceable(schema: Any) -> list[tuple[str, str]]:
             del sub["format"]
         if _counts_names_twice(sub):
             found.append((pointer, "minProperties"))
+        found.extend((pointer, keyword) for keyword in _leaking_bounds(sub))
         if pointer and "$id" in sub:
             found.append((pointer, "$id"))
+    return found
+
+
+def _leaking_bounds(sub: dict[str, Any]) -> list[str]:
+    """Exclusive bounds that llguidance takes as inclusive: a whole number, less than one from the other bound."""
+    kinds = sub.get("type", "number")
+    if "number" not in ([kinds] if isinstance(kinds, str) else kinds):
+        return []
+    lows = [sub[k] for k in ("minimum", "exclusiveMinimum") if k in sub]
+    highs = [sub[k] for k in ("maximum", "exclusiveMaximum") if k in sub]
+    low, high = sub.get("exclusiveMinimum"), sub.get("exclusiveMaximum")
+    found = []
+    if low is not None and highs and low == int(low) and low >= 0 and min(highs) < low + 1:
+        found.append("exclusiveMinimum")
+    if high is not None and lows and high == int(high) and high <= 0 and max(lows) > high - 1:
+        found.append("exclusiveMaximum")
     return found
 
 

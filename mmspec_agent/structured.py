@@ -38,7 +38,7 @@ def form_of(tokenizer: Any, eos_ids: Sequence[int], messages: list[dict[str, Any
     if tokenizer is None:
         return form  # rendering the prompt says what is missing
     calls = _has_calls(messages)
-    if options.tools or calls:
+    if options.tools or calls or options.tool_choice not in (None, "none", "auto"):
         form = _with_tools(tokenizer, eos_ids, messages, options)
     if options.response_format is not None:
         if form.plan is not None:

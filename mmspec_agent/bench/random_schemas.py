@@ -49,7 +49,7 @@ def _integer(draw: random.Random) -> Schema:
 
 
 def _number(draw: random.Random) -> Schema:
-    low = draw.choice((-1.5, 0, 0.25, 10))
+    low = draw.choice((-1.75, 0, 0.25, 10))
     return draw.choice(({"type": "number"}, {"type": "number", "minimum": low, "exclusiveMaximum": low + 0.5}))
 
 
