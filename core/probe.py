@@ -42,12 +42,17 @@ def check_target(target: HFTarget) -> None:
             f"{name} does not run with an explicit mask, positions and a cache of our own "
             f"({type(error).__name__}: {error}); use the model's own generate"
         ) from error
-    if difference > _TOLERANCE.get(target.dtype, _LOW_PRECISION_TOLERANCE):
+    if difference > tolerance(target.dtype):
         raise UnsupportedModel(
             f"{name} gives other logits for a draft tree than for its paths (by {difference:.3g} standard "
             "deviations): its attention ignores the tree's mask, or its layers mix the rows of a forward "
             "(dynamic activation quantisation does); use the model's own generate"
         )
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Largest difference of logits, in standard deviations, that two ways of computing them may have."""
+    return _TOLERANCE.get(dtype, _LOW_PRECISION_TOLERANCE)
 
 
 def _example(target: HFTarget) -> tuple[list[int], DraftTree]:

@@ -188,7 +188,7 @@ class Engine:
     def vision(self) -> Vision:
         """What the engine sees with; PictureError or UnsupportedModel if its model takes no pictures."""
         budget, int8 = self._visual
-        return Vision(self.model, self.tokenizer, self.processor, lambda: fingerprint(self), budget, int8)
+        return Vision(self.target, self.tokenizer, self.processor, lambda: fingerprint(self), budget, int8)
 
     @cached_property
     def vision_or_none(self) -> Vision | None:

@@ -16,12 +16,14 @@ import torch
 from transformers import PreTrainedModel
 
 from mmspec_agent.core.errors import Cancelled, OptionError, PictureError, PictureInputError
+from mmspec_agent.core.hf_target import HFTarget
 from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.core.visual.compress import compressed, target_count
 from mmspec_agent.core.visual.families import KIND_ARGUMENTS, PIXEL_ARGUMENTS, Family, PictureInput
 from mmspec_agent.core.visual.features import Encoder, pictures_of_output
 from mmspec_agent.core.visual.memory import ByteStore
 from mmspec_agent.core.visual.placing import Placed, place
+from mmspec_agent.core.visual.proof import prove
 from mmspec_agent.core.visual.segments import SegmentStore
 
 from .conversation import gone
@@ -49,26 +51,31 @@ class Prepared:
 class Vision:
     """Pictures of one engine: preprocessing, features and KV segments within one budget of bytes.
 
-    UnsupportedModel if the model's family is not proven, PictureError if it takes no pictures at all.
+    UnsupportedModel if its model cannot take features, PictureError if it takes no pictures at all. A family that no
+    test covers is compared with the model's own forward when its first picture comes.
     """
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        target: HFTarget,
         tokenizer: Any,
         processor: Any,
         weights: Callable[[], str],
         budget: int,
         int8: bool = False,
     ) -> None:
-        family = Family.of(model)
+        family = Family.of(target.model)
         if family is None:
-            raise PictureError(f"{type(model).__name__} takes text only; load a vision-language model for pictures")
+            raise PictureError(
+                f"{type(target.model).__name__} takes text only; load a vision-language model for pictures"
+            )
         self.family: Family = family
         self.memory = ByteStore(budget)
-        self.encoder = Encoder(model, family, self.memory)
+        self.encoder = Encoder(target.model, family, self.memory)
         self.segments = SegmentStore(self.memory, int8)
         self._weights = weights
+        self._target = target
+        self._looked_at = family.proven
         self._tokenizer = tokenizer
         self._processor = processor
         self._prepared: OrderedDict[tuple[str, bool], Prepared] = OrderedDict()
@@ -195,6 +202,10 @@ class Vision:
         """Bring a conversation's pictures into its cache and count what that took."""
         if conversation.pictures and conversation.pictures[-1].end == len(conversation.tokens):
             raise PictureInputError("the prompt ends with a picture; put at least one token of text behind it")
+
+        if conversation.pictures and not self._looked_at:
+            prove(self._target, self.family, conversation.tokens, conversation.pictures, self.encoder.encode)
+            self._looked_at = True
 
         def check() -> None:
             if cancelled is not None and cancelled():

@@ -7,6 +7,7 @@ falls apart into pictures, in rotary positions, and in whether a picture's token
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -81,19 +82,28 @@ class Family:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Family | None:
-        """The family of a model, None if it takes no pictures; UnsupportedModel if it is not a proven one."""
+        """The family of a model, None if it takes no pictures.
+
+        UnsupportedModel if it cannot take features computed beforehand. A family that is not ``proven`` has to be
+        looked at with ``proof.prove`` before its first answer.
+        """
         config = model.config
         if not hasattr(model, "get_image_features") or getattr(config, "vision_config", None) is None:
             return None
         kind = str(config.model_type)
         token = getattr(config, "image_token_id", None)
-        if kind not in PROVEN or not isinstance(token, int):
+        if not isinstance(token, int) or "mm_encoder_outputs" not in inspect.signature(model.forward).parameters:
             raise UnsupportedModel(
-                f"pictures with {kind} are not supported: its positions and masks are not proven equal to "
-                f"transformers' own. Accepted are {', '.join(sorted(PROVEN))}; text-only requests work"
+                f"pictures with {kind} are not supported: it takes no features computed beforehand. Accepted are "
+                f"{', '.join(sorted(PROVEN))}, and models built like them; text-only requests work"
             )
-        merge = getattr(config.vision_config, "spatial_merge_size", None) if kind.startswith("qwen") else None
-        return cls(kind, token, merge)
+        merge = getattr(config.vision_config, "spatial_merge_size", None)
+        return cls(kind, token, merge if isinstance(merge, int) else None)
+
+    @property
+    def proven(self) -> bool:
+        """Whether tests cover it."""
+        return self.model_type in PROVEN
 
     @property
     def bidirectional(self) -> bool:

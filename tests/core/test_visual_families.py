@@ -18,6 +18,7 @@ from mmspec_agent.core.visual.families import Family
 from mmspec_agent.core.visual.features import Encoder
 from mmspec_agent.core.visual.memory import ByteStore
 from mmspec_agent.core.visual.placing import Placed, place, visual_inputs
+from mmspec_agent.core.visual.proof import prove
 
 
 class Setup:
@@ -57,6 +58,15 @@ class Setup:
         with torch.inference_mode():
             logits: torch.Tensor = self.model(input_ids=ids, use_cache=False, **inputs).logits[0, -1]
         return logits
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_depend_on_the_pictures(name: str) -> None:
+    """Otherwise the comparisons below would show nothing."""
+    setup, other = Setup(name, 2), prompt(name, 2, 1)
+    logits = setup.plain([])
+    setup.prompt.inputs["pixel_values"] = other.inputs["pixel_values"]
+    assert float((setup.plain([]) - logits).abs().max() / logits.std()) > 0.05
 
 
 TREE = DraftTree((10, 11, 12, 13, 14), (ROOT, ROOT, 0, 0, 2), ("t",) * 5, (1.0,) * 5)
@@ -139,8 +149,46 @@ def test_placeholders_and_pictures_must_match() -> None:
         setup.family.split({"pixel_values_videos": torch.zeros(1)})
 
 
-def test_unproven_families_are_refused_by_name() -> None:
+def renamed(name: str) -> Setup:
+    """A family under a type that nobody knows."""
+    setup = Setup(name, 2)
+    setup.family = replace(setup.family, model_type="newcomer")
+    assert not setup.family.proven
+    return setup
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("gemma3", "idefics3", "smolvlm")])
+def test_an_unknown_family_that_behaves_is_accepted(name: str) -> None:
+    setup = renamed(name)
+    before = setup.model.config.to_dict()
+    prove(setup.target, setup.family, setup.prompt.ids, setup.placed, setup.encoder.encode)
+    assert getattr(setup.model.model, "rope_deltas", None) is None
+    assert setup.model.config.to_dict() == before
+
+
+def test_an_unknown_family_with_rules_of_its_own_is_refused() -> None:
+    """Gemma3 under another name: nobody says that its pictures see themselves both ways."""
+    setup = renamed("gemma3")
+    with pytest.raises(UnsupportedModel, match="newcomer give other logits"):
+        prove(setup.target, setup.family, setup.prompt.ids, setup.placed, setup.encoder.encode)
+    setup = renamed("qwen2_5_vl")
+    wrong = replace(setup.family, merge=1)
+    with pytest.raises((UnsupportedModel, PictureInputError)):
+        prove(setup.target, wrong, setup.prompt.ids, _regrid(setup.placed), setup.encoder.encode)
+
+
+def _regrid(placed: tuple[Placed, ...]) -> tuple[Placed, ...]:
+    """Pictures whose grid lies on its side."""
+    return tuple(
+        replace(one, picture=replace(one.picture, grid=(g[0], g[2], g[1])))
+        for one in placed
+        if (g := one.picture.grid) is not None
+    )
+
+
+def test_models_without_features_are_refused_by_name() -> None:
     model = tiny_vlm("llava")
-    model.config.model_type = "paligemma"
-    with pytest.raises(UnsupportedModel, match="paligemma"):
+    model.config.model_type = "mllama"
+    model.forward = lambda input_ids=None: None
+    with pytest.raises(UnsupportedModel, match="mllama"):
         Family.of(model)

@@ -167,7 +167,10 @@ def _gemma3() -> PreTrainedModel:
         initializer_range=0.3,
         tie_word_embeddings=False,
     )
-    return Gemma3ForConditionalGeneration(config)
+    model = Gemma3ForConditionalGeneration(config)
+    # transformers starts it at zero, which would hide the pictures from every comparison.
+    torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight)
+    return model
 
 
 def _internvl() -> PreTrainedModel:

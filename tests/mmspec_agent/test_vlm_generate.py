@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from fake import eager_controller
 from tiny import VOCAB
 from tiny_visual import FAMILIES, IMAGE, prompt, tiny_vlm
 
 from mmspec_agent import Engine
 from mmspec_agent.core.drafters.base import DraftView, Outcome
-from mmspec_agent.core.errors import OptionError, PictureInputError
+from mmspec_agent.core.drafters.ngram import NgramDrafter
+from mmspec_agent.core.errors import OptionError, PictureInputError, UnsupportedModel
 from mmspec_agent.core.tree import ROOT, DraftTree
 
 
@@ -55,7 +57,8 @@ def test_greedy_tokens_equal_transformers(name: str, count: int) -> None:
     asked = prompt(name, count, seed=count)
     wanted = expected(model, asked.generate, max_new_tokens=24)
     chaos = Chaos()
-    engine = Engine(model, drafters=[*Engine(model).drafters, chaos])
+    engine = Engine(model, drafters=[chaos, NgramDrafter()])
+    engine.controller = eager_controller()
     assert engine.generate(**asked.generate, do_sample=False, max_new_tokens=24).tolist() == wanted
     assert engine.last_stats is not None
     nested = name in ("idefics3", "smolvlm")
@@ -134,3 +137,21 @@ def test_several_samples_share_the_pictures() -> None:
     assert rows.shape == (6, len(first.ids) + 4)
     assert engine.last_stats is not None
     assert engine.last_stats.vision_passes == 2
+
+
+def test_unknown_families_are_looked_at_before_their_first_answer() -> None:
+    model = tiny_vlm("internvl")
+    asked = prompt("internvl", 2, 0)
+    wanted = expected(model, asked.generate, max_new_tokens=8)
+    model.config.model_type = "newcomer"
+    engine = Engine(model)
+    assert engine.generate(**asked.generate, do_sample=False, max_new_tokens=8).tolist() == wanted
+    with torch.inference_mode():
+        again = model.generate(
+            **asked.generate, do_sample=False, max_new_tokens=8, custom_generate=Engine(model).custom_generate
+        )
+    assert again.tolist() == wanted
+    strange = tiny_vlm("gemma3")
+    strange.config.model_type = "newcomer"
+    with pytest.raises(UnsupportedModel, match="newcomer"):
+        Engine(strange).generate(**prompt("gemma3", 1, 0).generate, max_new_tokens=4)
