@@ -317,6 +317,7 @@ def _stopper(kind: str, token: int, count: int) -> object:
     }[kind]
 
 
+@pytest.mark.slow
 @settings(max_examples=2200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 10_000),

@@ -7,28 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from fake import FakeDrafter, adversaries, oracle, random_drafter
+from fake import FakeDrafter, adversaries, eager_controller, oracle, random_drafter
 from tiny import ARCHITECTURES, VOCAB, tiny_model
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from mmspec_agent import Engine
-from mmspec_agent.core.controller import Controller
 from mmspec_agent.core.errors import DrafterWarning
-
-
-class Trusting(Controller):
-    """Verifies whatever is proposed, so that every odd tree reaches the model."""
-
-    def choose(self, tree: Any, pending: int, room: int) -> Any:
-        return tree.trim(room)
-
-    def observe(self, *args: Any) -> None:
-        """Nothing is learned."""
 
 
 def engine_of(model: Any, drafters: list[FakeDrafter], nodes: int = 12) -> Engine:
     engine = Engine(model, drafters=drafters)
-    engine.controller = Trusting(max_nodes=nodes)
+    engine.controller = eager_controller(nodes)
     return engine
 
 
@@ -47,6 +36,7 @@ def model(request: pytest.FixtureRequest) -> Any:
     return tiny_model(request.param)
 
 
+@pytest.mark.slow
 def test_every_architecture_with_random_trees_and_an_oracle(model: Any) -> None:
     """Past every sliding window (16 and 24 tokens), from a prompt shorter and one longer than it."""
     for length in (5, 37):
@@ -63,6 +53,7 @@ def test_every_architecture_with_random_trees_and_an_oracle(model: Any) -> None:
         assert engine.last_stats.accepted > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*adversaries([1], 1, 5)])
 def test_adversarial_drafters(name: str) -> None:
     model = tiny_model("llama")
@@ -118,6 +109,7 @@ def _padded(lengths: list[int], seed: int = 3) -> tuple[torch.Tensor, torch.Tens
     return ids, mask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "qwen2_5_vl"])
 def test_batches_and_left_padding(name: str) -> None:
     model = tiny_model(name)
@@ -283,3 +275,11 @@ def test_torchs_seed_governs_sampling_unless_one_is_given() -> None:
         torch.manual_seed(seed)
         outputs.append(engine.generate(ids, max_new_tokens=20, do_sample=True).tolist())
     assert outputs[0] == outputs[1] != outputs[2]
+
+
+def test_one_architecture_quickly() -> None:
+    """The others, and every adversary, are in the slow part."""
+    model, ids = tiny_model("gemma3"), prompt_of(20)
+    expected = greedy(model, ids, max_new_tokens=12)
+    engine = engine_of(model, [random_drafter(1, VOCAB - 4, 3), oracle(expected[0, 20:].tolist(), 20)])
+    assert engine.generate(ids, max_new_tokens=12, do_sample=False).tolist() == expected.tolist()

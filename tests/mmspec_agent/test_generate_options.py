@@ -74,6 +74,7 @@ def test_greedy_processors_equal_transformers_with_drafts_on(model: Any, name: s
     assert engine.last_stats.forwards < engine.last_stats.emitted
 
 
+@pytest.mark.slow
 def test_the_options_tested_do_something(model: Any) -> None:
     ids = prompt_of(9)
     plain = greedy(model, ids, max_new_tokens=24).tolist()
@@ -104,6 +105,7 @@ def test_sampled_processors_speculative_equals_plain(model: Any, name: str) -> N
     assert engine.last_stats.forwards < 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLED)
 def test_sampled_tokens_are_possible_under_transformers_own_processing(model: Any, name: str) -> None:
     """Every token lies in the support that HF's processors leave at its place, and scores are HF's."""
