@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from mmspec_agent.video.watch import WatchAnswer
+
 NAME = "reference-vlm"
 QUESTION = "What do you see in the picture?"
 NEW_TOKENS = 48
@@ -44,7 +46,8 @@ class VideoPart:
             engine = Engine.from_pretrained(self._model, dtype=self._dtype)
         console.print(Rule(f"video: {QUESTION}", align="left", style="dim"))
         options = {"fps": FPS, "max_new_tokens": NEW_TOKENS}
-        ours, plain = [], []
+        ours: list[WatchAnswer] = []
+        plain: list[WatchAnswer] = []
         with (
             engine.watch(bundled_clip(), QUESTION, **options) as watch,
             View(console, engine.tokenizer, watch, "clip") as view,

@@ -12,6 +12,7 @@ from PIL import Image
 from tiny_chat import tiny_chat_vlm, user
 from tiny_visual import IMAGE
 
+from mmspec_agent.core.controller import Controller
 from mmspec_agent.core.errors import (
     ContextOverflow,
     FrameError,
@@ -21,6 +22,7 @@ from mmspec_agent.core.errors import (
     PromptError,
     SourceNotFound,
 )
+from mmspec_agent.core.tree import DraftTree
 from mmspec_agent.engine import Engine
 from mmspec_agent.frame_prompt import Cut, FramePrompt, cut_template
 from mmspec_agent.video.clock import SimulatedClock
@@ -43,9 +45,21 @@ def frames(count: int, change: int | None = None, size: int = 64, noise: int = 0
     return made
 
 
+class Always(Controller):
+    """Verifies whatever is offered: the cost of a tiny model's forward says nothing."""
+
+    def budget(self) -> int:
+        return self.max_nodes
+
+    def choose(self, tree: DraftTree, pending: int, room: int) -> DraftTree:
+        return tree.trim(min(self.max_nodes, room))
+
+
 @pytest.fixture
 def engine() -> Engine:
-    return Engine(MODEL, PROCESSOR)
+    made = Engine(MODEL, PROCESSOR)
+    made.controller = Always()
+    return made
 
 
 def collect(engine: Engine, pictures: Any, question: Any = ASK, **options: Any) -> list[WatchAnswer]:
@@ -284,10 +298,8 @@ def test_a_long_stream_stays_inside_the_models_range() -> None:
     pictures = frames(60, noise=4)
     model, processor = tiny_chat_vlm()
     model.config.text_config.max_position_embeddings = 200
-    arms = [
-        collect(Engine(model, processor, **options), pictures, window=4, max_new_tokens=6)
-        for options in ({}, {"drafters": [], "max_nodes": 0})
-    ]
+    engines = (Engine(model, processor), Engine(model, processor, drafters=[], max_nodes=0))
+    arms = [collect(engine, pictures, window=4, max_new_tokens=6) for engine in engines]
     assert [a.token_ids for a in arms[0]] == [a.token_ids for a in arms[1]]
     assert len({a.seen.kv_bytes for a in arms[0][-20:]}) <= 6
 
@@ -313,9 +325,12 @@ def test_the_processor_gets_rgb(engine: Engine, monkeypatch: pytest.MonkeyPatch)
     """Case bgr-rgb: a camera's blue arrives in channel 2."""
     seen: list[Any] = []
     prepare = engine.vision.prepare_once
-    monkeypatch.setattr(
-        engine.vision, "prepare_once", lambda picture, alone: seen.append(picture) or prepare(picture, alone)
-    )
+
+    def recorded(picture: Any, alone: bool) -> Any:
+        seen.append(picture)
+        return prepare(picture, alone)
+
+    monkeypatch.setattr(engine.vision, "prepare_once", recorded)
 
     class Camera:
         def read(self) -> tuple[bool, Any]:

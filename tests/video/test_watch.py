@@ -193,7 +193,7 @@ def test_closing_in_the_middle_ends_everything() -> None:
 def test_options_are_checked() -> None:
     for options in ({"every": -1.0}, {"lossy_skip_s": 0.0}, {"on_change": 3}):
         with pytest.raises(OptionError, match=next(iter(options))):
-            WatchOptions(**options)  # type: ignore[arg-type]
+            WatchOptions(**options)
     clock = SimulatedClock()
     with pytest.raises(OptionError, match="no frame has been seen"):
         Watch(open_source([grey(1)]), Scripted(clock), [ASK], WatchOptions(), clock).ask("now?")
