@@ -15,6 +15,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from .drafters.base import RowCost
 from .tree import DraftTree
 
 ROW_CLASSES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -196,6 +197,12 @@ class Controller:
                 return 0
             return min(4, self.max_nodes)
         return self.max_nodes if self.level is Level.TREE else self.max_chain
+
+    @property
+    def row_cost(self) -> RowCost:
+        """The slope of the cost curve, halved: drafters should rather offer too much than too little."""
+        rows = min(self.max_nodes, 32)
+        return RowCost(0.5 * (self.cost.relative(1 + rows) - 1.0) / rows if rows else 0.0)
 
     def choose(self, tree: DraftTree, pending: int, room: int) -> DraftTree:
         """The part of ``tree`` worth verifying behind ``pending`` rows, at most ``room`` nodes."""

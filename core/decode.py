@@ -156,6 +156,7 @@ class Decoder:
             noise,
             leaves,
             remaining=remaining,
+            row_cost=self.controller.row_cost,
             proposal=Proposal(request.beta, noise, self._index) if self._ratio_test else None,
         )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .drafters.base import Proposal
+from .drafters.base import Proposal, RowCost
 from .noise import Purpose
 from .tree import ROOT, DraftTree, TreeBuilder, Trial
 
@@ -51,10 +51,16 @@ def importance_weights(probs: FloatArray, beta: float) -> FloatArray:
 
 
 def best_first(
-    source: ContinuationSource[Context], name: str, budget: int, max_depth: int, floor: float = 0.005
+    source: ContinuationSource[Context],
+    name: str,
+    budget: int,
+    max_depth: int,
+    row_cost: RowCost = RowCost(),  # noqa: B008  (an immutable value)
+    floor: float = 0.005,
 ) -> DraftTree:
-    """The ``budget`` nodes of highest path probability (their ancestors are among them)."""
+    """The nodes of highest path probability (their ancestors are among them): ``budget`` at most, while they pay."""
     builder = TreeBuilder()
+    gained = 1.0
     order = itertools.count()
     queue: list[tuple[float, int, int, int, Context, int]] = []
 
@@ -67,6 +73,9 @@ def best_first(
     push(source.root(), ROOT, 1.0, 1)
     while queue and len(builder) < budget:
         negative, _, parent, token, context, depth = heapq.heappop(queue)
+        if not row_cost.pays(-negative, gained, len(builder)):
+            break
+        gained -= negative
         node = builder.add(parent, token, name, -negative)
         if depth < max_depth:
             push(source.extend(context, token), node, -negative, depth + 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
-from mmspec_agent.core.drafters.base import DraftView, Outcome
+from mmspec_agent.core.drafters.base import DraftView, Outcome, RowCost
 from mmspec_agent.core.tree import ROOT, DraftTree, TreeBuilder
 
 from .auto import cursor_of
@@ -86,7 +86,8 @@ class GrammarDraftState:
         if cursor is None or cursor.done or budget <= 0:
             return DraftTree()
         proposer = self._proposer_for(view, cursor.plan)
-        return _Growth(proposer, self.rates, min(budget, max(0, view.remaining)), view.remaining).grow(cursor.fork())
+        budget = min(budget, max(0, view.remaining))
+        return _Growth(proposer, self.rates, budget, view.remaining, view.row_cost).grow(cursor.fork())
 
     def observe(self, outcome: Outcome) -> None:
         """Learn which kinds of guesses were right where they were tried."""
@@ -120,7 +121,8 @@ class GrammarDraftState:
 class _Growth:
     """Best-first growth of one tree."""
 
-    def __init__(self, proposer: Proposer, rates: Rates, budget: int, remaining: int) -> None:
+    def __init__(self, proposer: Proposer, rates: Rates, budget: int, remaining: int, row_cost: RowCost) -> None:
+        self.row_cost = row_cost
         self.proposer = proposer
         self.rates = rates
         self.budget = budget
@@ -131,9 +133,14 @@ class _Growth:
 
     def grow(self, cursor: GrammarCursor) -> DraftTree:
         self._expand(ROOT, 0, cursor, 1.0, ())
+        gained = 1.0
         while self._queue and len(self.builder) < self.budget:
-            score, _, chain = heapq.heappop(self._queue)
-            self._hang(chain, -score)
+            negative, _, chain = heapq.heappop(self._queue)
+            before = len(self.builder)
+            if not self.row_cost.pays(-negative, gained, before):
+                break
+            self._hang(chain, -negative)
+            gained -= negative * (len(self.builder) - before)
         return self.builder.build()
 
     def _push(self, chain: _Chain, score: float) -> None:

@@ -13,6 +13,16 @@ from ..noise import ReplyNoise
 from ..tree import DraftTree
 
 
+class RowCost(NamedTuple):
+    """What verifying one more guess costs, in plain steps: growing a tree beyond it wastes the drafter's time."""
+
+    per_row: float = 0.0
+
+    def pays(self, score: float, gained: float, rows: int) -> bool:
+        """Whether a guess of ``score`` raises the rate of a step that has ``rows`` guesses and gains ``gained``."""
+        return score * (1.0 + self.per_row * rows) > self.per_row * gained
+
+
 @dataclass(frozen=True)
 class Proposal:
     """How children are drawn in rejection mode: from w ∝ p^``beta`` (C4), with the noise of ``noise``."""
@@ -42,6 +52,8 @@ class DraftView:
     hidden: torch.Tensor | None = None
     remaining: int = 1 << 30
     """How many more tokens the reply may have: deeper guesses are wasted."""
+    row_cost: RowCost = RowCost()  # noqa: RUF009  (an immutable value)
+    """The controller will cut guesses that do not pay; best-first growth may stop at the first of them."""
     proposal: Proposal | None = None
     """Set in rejection mode: children should be drawn, and the draws recorded as trials."""
 

@@ -150,7 +150,7 @@ class NgramState:
         if view.proposal is not None:
             tree = importance_sampled(source, self._drafter.name, budget, depth, view.proposal)
         else:
-            tree = best_first(source, self._drafter.name, budget, depth)
+            tree = best_first(source, self._drafter.name, budget, depth, view.row_cost)
         self._remember(source.root().length, tree)
         return tree
 
