@@ -208,7 +208,8 @@ def _pictures(
         return [()] * len(prompts)
     if engine.vision_or_none is None:
         raise OptionError(f"generate got inputs it does not know: {', '.join(sorted(given))}")
-    return engine.vision.pictures_of_rows(prompts, given, position_ids)
+    with engine.exclusive():
+        return engine.vision.pictures_of_rows(prompts, given, position_ids)
 
 
 def _unpadded(ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:

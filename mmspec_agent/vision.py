@@ -180,11 +180,16 @@ class Vision:
         processor = self._processor
         several = not alone and hasattr(processor, "vision_aspect_ratio")
         images: Any = [picture.image] * (2 if several else 1)
-        images = processor.prepare_inputs_layout(images=[images] if several else images)[0]
         try:
+            images = processor.prepare_inputs_layout(images=[images] if several else images)[0]
             options = processor._merge_kwargs(tokenizer_init_kwargs=processor.tokenizer.init_kwargs)["images_kwargs"]
             found, texts = processor._process_images(images, **{**options, "return_tensors": "pt"})
-        except (ValueError, TypeError, RuntimeError, ArithmeticError, IndexError) as error:
+        except AttributeError as error:
+            raise PictureError(
+                f"{type(processor).__name__} is not built like transformers' processors of pictures ({error}); use "
+                "engine.generate with what it returns"
+            ) from error
+        except (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError) as error:
             raise PictureError(
                 f"the model's processor refuses a picture of {picture.size[0]}×{picture.size[1]} pixels: {error}"
             ) from error
