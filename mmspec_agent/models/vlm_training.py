@@ -69,11 +69,11 @@ class Team(NamedTuple):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             grads.append(parameter.grad)
-        flat = torch._utils._flatten_dense_tensors(grads)
+        flat = torch.cat([grad.flatten() for grad in grads])
         distributed.all_reduce(flat)
         flat /= self.size
-        for grad, mean in zip(grads, torch._utils._unflatten_dense_tensors(flat, grads)):
-            grad.copy_(mean)
+        for grad, mean in zip(grads, torch.split(flat, [grad.numel() for grad in grads])):
+            grad.copy_(mean.view_as(grad))
 
     def first(self, value: float) -> float:
         """The value of the first process, so that all stop at the same step."""
@@ -139,7 +139,8 @@ def run_stage(
         optimizer.zero_grad()
         losses = stage.backward(clock.step * team.size + team.rank)
         team.average(p for g in optimizer.param_groups for p in g["params"])
-        nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 1.0)
+        for group in optimizer.param_groups:
+            nn.utils.clip_grad_norm_(group["params"], 1.0)
         optimizer.step()
         clock.step += 1
         now = time.monotonic()

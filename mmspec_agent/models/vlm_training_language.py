@@ -111,7 +111,7 @@ class LanguageStage:
         self.model, self.batch, self.seed, self.mix = model, batch, seed, mix
         self.encoder = Encoder(tokenizer, mix)
         self.vocabulary = answer_vocabulary(tokenizer)
-        self._windows = WindowStage(model, batch, seed + 10_000_000, weight=0.2)
+        self._windows = WindowStage(model, batch, seed + 10_000_000)
 
     def groups(self, rate: float) -> list[dict[str, Any]]:
         lora = dict(self.model.language.named_parameters())
@@ -120,7 +120,7 @@ class LanguageStage:
             {"params": [p for name, p in lora.items() if name.endswith("_b")], "lr": rate, "weight_decay": 0.0},
             {"params": list(self.model.projector.parameters()), "lr": rate * 0.4},
             {"params": list(self.model.heads.parameters()), "lr": rate * 0.4},
-            *tower_groups(self.model, rate * 0.6),
+            *tower_groups(self.model, rate * 0.4),
         ]
 
     def backward(self, step: int) -> dict[str, float]:
@@ -130,13 +130,15 @@ class LanguageStage:
         rows = [self.encoder.row(scene, item, rng) for scene, item in zip(scenes, items)]
         with torch.autocast("cpu", torch.bfloat16):
             features = self.model.features(pixels([item.image for item in items]))
-            projected = self.model.projector(features)
+            # What answers teach reaches the projector, not the tower: its few pictures a step would only unsettle it.
+            projected = self.model.projector(features.detach())
+            worded = self.model.projector(features)
             logits = self.model.heads(features)
-        dense = dense_loss(logits, items) | word_loss(projected.float(), self.model.lexicon, items)
+        dense = dense_loss(logits, items) | word_loss(worded.float(), self.model.lexicon, items)
         inputs, positions, bias = assemble(rows, projected, self.model.language.embedding, self.encoder)
         hidden = self.model.language(inputs, positions, bias)
         loss, report = answer_loss(hidden, rows, self.encoder, self.model.language.embedding, self.vocabulary, rng)
-        (loss + 0.2 * dense["labels"] + 0.2 * dense["words"] + dense["norm"]).backward()
+        (loss + dense["labels"] + 0.5 * dense["words"] + dense["norm"]).backward()  # type: ignore[no-untyped-call]
         close = self._windows.backward(step)
         seen = {"seen": float(dense["shape"]), "close": close["shape"], "loss": float(loss.detach())}
         return seen | report

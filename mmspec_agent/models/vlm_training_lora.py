@@ -17,6 +17,8 @@ class LoraLayer(nn.Module):
     """One Llama decoder layer; `qkv`, `o`, `gu`, `d` carry factors `*_a` [rank, in] and `*_b` [out, rank]."""
 
     PARTS = ("qkv", "o", "gu", "d")
+    norm1: Tensor
+    norm2: Tensor
 
     def __init__(self, layer: Any, config: Any, rank: int = RANK) -> None:
         super().__init__()
@@ -74,6 +76,7 @@ class LoraModel(nn.Module):
     """The layers, the rotary embedding, the final norm and the (tied) embedding."""
 
     embedding: Tensor
+    final: Tensor
 
     def __init__(self, language_model: Any, rank: int = RANK) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ class TowerStage:
             projected = self.model.projector(features)
             logits = self.model.heads(features)
         losses = dense_loss(logits, batch) | word_loss(projected.float(), self.model.lexicon, batch)
-        (self.weight * (losses["labels"] + losses["words"] + losses["norm"])).backward()
+        (self.weight * (losses["labels"] + losses["words"] + losses["norm"])).backward()  # type: ignore[no-untyped-call]
         return {name: float(value.detach()) for name, value in losses.items()}
 
 
@@ -87,7 +87,7 @@ class WindowStage(TowerStage):
             projected = self.model.projector(features)
             logits = self.model.heads(features)
         losses = dense_loss(logits, batch) | word_loss(projected.float(), self.model.lexicon, batch)
-        (self.weight * (losses["labels"] + losses["words"] + losses["norm"])).backward()
+        (self.weight * (losses["labels"] + losses["words"] + losses["norm"])).backward()  # type: ignore[no-untyped-call]
         return {name: float(value.detach()) for name, value in losses.items()}
 
     def _window(self, item: Labelled, rng: np.random.Generator) -> Labelled:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,21 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def small_batches() -> Iterator[None]:
     plans = tuple(StagePlan(name, 1, 2, 1e-3, warmup=1) for name in STEPS)
-    monkeypatch.setattr(vlm_training_run, "PLAN", plans)
-    monkeypatch.setattr(vlm_training_run.shutil, "which", lambda name: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vlm_training_run, "PLAN", plans)
+        patch.setattr("shutil.which", lambda *_, **__: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(tiny: Path, small_batches: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of a few steps."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(folder, tiny, STEPS)
+    return folder
 
 
 def train(out: Path, tiny: Path, steps: dict[str, int], **more: Any) -> Path:
@@ -121,7 +132,10 @@ def test_visible_tokens_cover_the_objects_first(tiny: Path) -> None:
     assert len(covered) > 50 or set(covered) <= set(row.kept)
 
 
-def test_a_stage_interrupted_in_its_middle_ends_as_if_it_had_not_been(tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_stage_interrupted_in_its_middle_ends_as_if_it_had_not_been(
+    tiny: Path, trained: Path, tmp_path: Path
+) -> None:
     class Stop(Exception):
         pass
 
@@ -129,16 +143,14 @@ def test_a_stage_interrupted_in_its_middle_ends_as_if_it_had_not_been(tiny: Path
         if stage == "short" and step == 1:
             raise Stop
 
-    monkey = pytest.MonkeyPatch()
-    with monkey.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vlm_training_run, "SAVE_EVERY", 0.0)
-        train(tmp_path / "whole", tiny, STEPS)
         with pytest.raises(Stop):
             train(tmp_path / "parts", tiny, STEPS, progress=stop)
         train(tmp_path / "parts", tiny, STEPS)
     states: list[dict[str, Tensor]] = []
-    for name in ("whole", "parts"):
-        saved = load_checkpoint(tmp_path / name)
+    for folder in (trained, tmp_path / "parts"):
+        saved = load_checkpoint(folder)
         assert saved is not None
         states.append(saved["model"])
     assert states[0].keys() == states[1].keys()
@@ -146,10 +158,10 @@ def test_a_stage_interrupted_in_its_middle_ends_as_if_it_had_not_been(tiny: Path
         assert torch.equal(value, states[1][name]), name
 
 
-def test_a_trained_model_is_built_answers_and_is_measured(tiny: Path, tmp_path: Path) -> None:
-    report = json.loads(train(tmp_path, tiny, STEPS).read_text())
+def test_a_trained_model_is_built_answers_and_is_measured(tiny: Path, trained: Path) -> None:
+    report = json.loads((trained / vlm_training_run.REPORT_NAME).read_text())
     assert report["stages"]["short"]["steps"] == STEPS["short"]
-    weights = tmp_path / vlm_training_run.WEIGHTS_NAME
+    weights = trained / vlm_training_run.WEIGHTS_NAME
     assert all(value.dtype == torch.bfloat16 for value in load_file(weights).values())
     model, processor = load_reference_vlm(torch.float32, weights=weights, language_model=tiny)
     pictures = [random_scene(seed).render() for seed in (1, 2)]
@@ -166,9 +178,8 @@ def test_a_trained_model_is_built_answers_and_is_measured(tiny: Path, tmp_path: 
     assert sum(asked for _, asked in result.kinds.values()) == 4
 
 
-def test_the_picture_reaches_the_logits(tiny: Path, tmp_path: Path) -> None:
-    train(tmp_path, tiny, STEPS)
-    weights = tmp_path / vlm_training_run.WEIGHTS_NAME
+def test_the_picture_reaches_the_logits(tiny: Path, trained: Path) -> None:
+    weights = trained / vlm_training_run.WEIGHTS_NAME
     model, processor = load_reference_vlm(torch.float32, weights=weights, language_model=tiny)
     prompt = processor.image_token + "x"
     seen = []
@@ -180,11 +191,10 @@ def test_the_picture_reaches_the_logits(tiny: Path, tmp_path: Path) -> None:
     assert not torch.allclose(seen[0], seen[1])
 
 
-def test_a_saved_model_is_read_by_the_auto_classes(tiny: Path, tmp_path: Path) -> None:
+def test_a_saved_model_is_read_by_the_auto_classes(tiny: Path, trained: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    train(tmp_path, tiny, STEPS)
-    weights = tmp_path / vlm_training_run.WEIGHTS_NAME
+    weights = trained / vlm_training_run.WEIGHTS_NAME
     model, processor = load_reference_vlm(torch.float32, weights=weights, language_model=tiny)
     model.save_pretrained(tmp_path / "saved")
     processor.save_pretrained(tmp_path / "saved")
@@ -217,9 +227,8 @@ def test_missing_weights_and_language_model_are_named(tiny: Path, tmp_path: Path
         load_reference_vlm(weights=here, language_model=tmp_path / "nowhere")
 
 
-def test_building_leaves_the_language_model_as_it_was(tiny: Path, tmp_path: Path) -> None:
-    train(tmp_path, tiny, STEPS)
-    state = load_file(tmp_path / vlm_training_run.WEIGHTS_NAME)
+def test_building_leaves_the_language_model_as_it_was(tiny: Path, trained: Path) -> None:
+    state = load_file(trained / vlm_training_run.WEIGHTS_NAME)
     language = LlamaForCausalLM.from_pretrained(tiny, dtype=torch.float32)
     before = copy.deepcopy(language.state_dict())
     build_model(language, state, 3)

@@ -20,7 +20,7 @@ CAPTIONS = ("Give a short caption.", "Write a caption for this picture.", "Descr
 def descriptions(scene: Scene, seed: int = 0) -> list[Question]:
     """A full description, a list and a caption, as questions of kind `description` with wording by the seed."""
     rng = np.random.default_rng((scene.seed, seed, 47))
-    made = [(FULL, full_description(scene))]
+    made: list[tuple[tuple[str, ...], str]] = [(FULL, full_description(scene))]
     if scene.chart is None:
         made += [(LISTS, _list(scene)), (CAPTIONS, _caption(scene))]
     return [Question("description", asks[int(rng.integers(len(asks)))], text, "", ()) for asks, text in made]

@@ -39,7 +39,8 @@ def _develop(scene: Scene, canvas: Canvas) -> Image:
     if scene.noise > 0:
         rng = np.random.default_rng((scene.noise_seed, 77))
         canvas = canvas + rng.standard_normal(canvas.shape, dtype=np.float32) * np.float32(scene.noise)
-    return np.clip(canvas + 0.5, 0, 255).astype(np.uint8)
+    picture: Image = np.clip(canvas + 0.5, 0, 255).astype(np.uint8)
+    return picture
 
 
 def _background(background: Background, size: int) -> Canvas:

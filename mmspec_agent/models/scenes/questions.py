@@ -91,7 +91,7 @@ def _about_things(scene: Scene, rng: np.random.Generator) -> Iterator[Question]:
 def _about_thing(thing: Thing, name: str, rng: np.random.Generator) -> Iterator[Question]:
     if thing.shape == "lamp":
         state = "on" if thing.color == "yellow" else "off"
-        asks = ("Is the lamp on or off?", "Is the lamp on?", "Is the light on or off?")
+        asks: Names = ("Is the lamp on or off?", "Is the lamp on?", "Is the light on or off?")
         if " " not in name:
             yield _say(rng, "lamp", asks, state, f"The lamp is {state}.", state, ("on", "off"))
     elif " " not in name:
@@ -123,7 +123,7 @@ def _by_color(scene: Scene, rng: np.random.Generator) -> Iterator[Question]:
         if colors.count(thing.color) > 1:
             continue
         color = thing.color
-        asks = (f"What shape is the {color} object?", f"What is the {color} object?", f"What is {color}?")
+        asks: Names = (f"What shape is the {color} object?", f"What is the {color} object?", f"What is {color}?")
         full = f"The {thing.color} object is {article(thing.shape)}."
         yield _say(rng, "shape", asks, thing.shape, full, thing.shape, SHAPES)
     if len(scene.things) == 1:
@@ -138,12 +138,11 @@ def _by_place(scene: Scene, rng: np.random.Generator) -> Iterator[Question]:
     """The thing at the outermost place in a direction, where the lead is clear."""
     if len(scene.things) < 2:
         return
-    sides = {"left": lambda t: t.x, "right": lambda t: -t.x, "top": lambda t: t.y, "bottom": lambda t: -t.y}
-    for side, key in sides.items():
-        first, second = sorted(scene.things, key=key)[:2]
-        if key(second) - key(first) < 30:
+    for most, (right, down) in {"leftmost": (1, 0), "rightmost": (-1, 0), "topmost": (0, 1), "bottom": (0, -1)}.items():
+        ranked = sorted((right * thing.x + down * thing.y, index) for index, thing in enumerate(scene.things))
+        if ranked[1][0] - ranked[0][0] < 30:
             continue
-        most = {"left": "leftmost", "right": "rightmost", "top": "topmost", "bottom": "bottom"}[side]
+        first = scene.things[ranked[0][1]]
         asks = (f"What shape is the {most} object?", f"What is the {most} object?")
         full = f"The {most} object is {article(first.shape)}."
         yield _say(rng, "extreme", asks, first.shape, full, first.shape, SHAPES)
@@ -151,7 +150,7 @@ def _by_place(scene: Scene, rng: np.random.Generator) -> Iterator[Question]:
 
 def _counts(scene: Scene, rng: np.random.Generator) -> Iterator[Question]:
     total = len(scene.things)
-    asks = ("How many objects are there?", "How many objects are in the picture?", "How many things do you see?")
+    asks: Names = ("How many objects are there?", "How many objects are in the picture?", "How many things do you see?")
     verb = "is one object" if total == 1 else f"are {NUMBERS[total]} objects"
     yield _say(rng, "count", asks, NUMBERS[total], f"There {verb}.", NUMBERS[total], NUMBERS)
     shapes = [thing.shape for thing in scene.things]
@@ -226,7 +225,11 @@ def _relations(scene: Scene, known: list[str | None], rng: np.random.Generator) 
 def _about_picture(scene: Scene, rng: np.random.Generator) -> Iterator[Question]:
     background = scene.background
     if background.color is not None:
-        asks = ("What color is the background?", "What is the background color?", "Which color is behind the objects?")
+        asks: Names = (
+            "What color is the background?",
+            "What is the background color?",
+            "Which color is behind the objects?",
+        )
         full = f"The background is {background.color}."
         yield _say(rng, "background", asks, background.color, full, background.color, COLOR_NAMES)
     if background.kind in ("day", "night"):
@@ -247,7 +250,7 @@ def _about_chart(scene: Scene, rng: np.random.Generator) -> Iterator[Question]:
     assert chart is not None
     kinds = ("bar", "line")
     kind = "bar" if chart.kind == "bars" else "line"
-    asks = ("What kind of chart is this?", "Which type of chart is shown?", "What is shown in the picture?")
+    asks: Names = ("What kind of chart is this?", "Which type of chart is shown?", "What is shown in the picture?")
     yield _say(rng, "chart", asks, kind, f"It is a {kind} chart.", kind, kinds)
     if chart.kind == "line":
         asks = ("Is the line rising or falling?", "What is the trend of the line?", "How does the line develop?")
