@@ -23,6 +23,9 @@ from .tree import EMPTY, ROOT, DraftTree, merge
 
 FORCED_RUN_LIMIT = 64
 
+LIKELY = 0.25
+"""Least estimated acceptance of a guess that may share the forward of a reply's first token, which it delays."""
+
 
 class Emitted(NamedTuple):
     """One token of the reply: who paid for it, the constraint's state it was written in, what was kept of it."""
@@ -137,7 +140,8 @@ class Decoder:
             if not drafter.failed:
                 leaves = merge(trees, budget) if trees else EMPTY
                 trees.append(self._ask(drafter, self._view(leaves, room), budget))
-        return self.controller.choose(self._within(merge(trees, budget), room), pending, budget)
+        tree = self.controller.choose(self._within(merge(trees, budget), room), pending, budget)
+        return tree if self._index else tree.select([n for n in range(len(tree)) if tree.scores[n] >= LIKELY])
 
     def _within(self, tree: DraftTree, depth: int) -> DraftTree:
         """Nodes past the model's context or the reply's end are cut."""
