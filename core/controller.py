@@ -8,12 +8,13 @@ more than is left is cut to what is left.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from .drafters.base import RowCost
 from .tree import DraftTree
@@ -44,6 +45,14 @@ FIRST_LOOKS = 3
 """Forwards of a class of rows that are charged as measured; later ones as the cost model has it by then."""
 
 
+SURPRISE = 0.5
+"""Plain steps that a first look is charged beyond the estimate, at most: a kernel compiled for a new shape is paid
+for once, and silencing drafts would not bring it back."""
+
+REMEMBERED = 12
+"""Latest observations kept per class of rows."""
+
+
 class Level(IntEnum):
     """Rungs of the ladder."""
 
@@ -53,31 +62,27 @@ class Level(IntEnum):
 
 
 class CostModel:
-    """Seconds of a verify of k rows: a minimum-leaning mean per class of k, shrunk to a prior shape, interpolated.
+    """Seconds of a verify of k rows: a low quartile of the latest per class of k, shrunk to a prior shape.
 
-    A class seen once or twice says little on a busy machine, so its ratio to a plain step counts only as much as
-    it was measured (``PRIOR_WEIGHT`` observations' worth of the prior shape).
+    Measurements err upwards: another process ran, or a kernel was compiled for a shape seen for the first time.
+    So a class counts only as much as it was measured (``PRIOR_WEIGHT`` observations' worth of the prior shape),
+    and no class costs more than a larger one does.
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
+        self._recent: dict[int, deque[float]] = {}
         self._counts: Counter[int] = Counter()
         self._table: list[float] = []
         self._measured: list[float] = []
 
     def observe(self, rows: int, seconds: float) -> None:
-        """One measured forward. Slow outliers (another process ran) move the mean less than fast ones."""
+        """One measured forward."""
         if rows > ROW_CLASSES[-1]:
             return
         self._table, self._measured = [], []
         key = _row_class(rows)
         self._counts[key] += 1
-        old = self._seconds.get(key)
-        if old is None:
-            self._seconds[key] = seconds
-        else:
-            rate = 0.3 if seconds < old else 0.05
-            self._seconds[key] = old + rate * (min(seconds, 2 * old) - old)
+        self._recent.setdefault(key, deque(maxlen=REMEMBERED)).append(seconds)
 
     def relative(self, rows: int, to: int = 1) -> float:
         """Cost of ``rows`` rows in units of the cost of ``to`` rows."""
@@ -98,20 +103,25 @@ class CostModel:
     @property
     def known_rows(self) -> int:
         """How many rows a forward may have without leaving what was measured by more than a factor of two."""
-        return max(3, 2 * max(self._seconds, default=0))
+        return max(3, 2 * max(self._recent, default=0))
 
     @property
     def curve(self) -> dict[int, float]:
         """Measured seconds by row class."""
-        return dict(sorted(self._seconds.items()))
+        return {key: self._seconds(key) for key in sorted(self._recent)}
 
     @property
     def plain_seconds(self) -> float | None:
         """Estimated seconds of a forward of one row; None before anything was measured."""
-        if not self._seconds:
+        if not self._recent:
             return None
         rows = max(self._counts, key=lambda k: self._counts[k])
-        return self._seconds[rows] / self._at(rows)
+        return self._seconds(rows) / self._at(rows)
+
+    def _seconds(self, key: int) -> float:
+        """Of few observations the least, of several the lower quartile."""
+        ordered = sorted(self._recent[key])
+        return ordered[len(ordered) // 4]
 
     def _at(self, rows: int) -> float:
         """Cost in units of a plain step."""
@@ -122,37 +132,29 @@ class CostModel:
 
     def _build(self) -> list[float]:
         """Cost of 0 … 128 rows, non-decreasing."""
-        points = {k: self._ratio(k) for k in sorted(self._seconds)}
-        if 1 in self._seconds:
-            points[1] = 1.0
+        rows = np.arange(ROW_CLASSES[-1] + 1)
+        prior = 1.0 + PRIOR_SLOPE * np.maximum(rows - 1, 0)
+        points = {k: self._ratio(k) for k in sorted(self._recent)} if 1 in self._recent else {}
         if not points:
-            return [_prior(k) for k in range(ROW_CLASSES[-1] + 1)]
-        known = sorted(points)
-        priors = [points[k] / _prior(k) for k in known]
-        scale = np.interp(np.arange(ROW_CLASSES[-1] + 1), known, priors)
-        table = scale * np.array([_prior(k) for k in range(ROW_CLASSES[-1] + 1)])
-        values: list[float] = np.maximum.accumulate(table).tolist()
-        return values
+            return [float(cost) for cost in prior]
+        table = np.interp(rows, list(points), [points[k] / _prior(k) for k in points]) * prior
+        return _non_decreasing(table)
 
     def _build_measured(self) -> list[float]:
         """Cost of 0 … 128 rows without the prior: interpolated, and beyond the last class in a line from one row."""
-        base = self._seconds.get(1)
-        known = sorted(k for k in self._seconds if k > 1)
+        known = [k for k in sorted(self._recent) if k > 1]
         rows = np.arange(ROW_CLASSES[-1] + 1)
-        if base is None or not known:
+        if 1 not in self._recent or not known:
             return [1.0] * len(rows)
-        ratios = [max(1.0, self._seconds[k] / base) for k in known]
+        ratios = [max(1.0, self._seconds(k) / self._seconds(1)) for k in known]
         table = np.interp(rows, [1, *known], [1.0, *ratios])
         beyond = 1.0 + (ratios[-1] - 1.0) / (known[-1] - 1) * (rows - 1)
-        values: list[float] = np.where(rows > known[-1], beyond, table).tolist()
-        return values
+        return _non_decreasing(np.where(rows > known[-1], beyond, table))
 
     def _ratio(self, rows: int) -> float:
-        base = self._seconds.get(1)
-        if base is None:
-            return _prior(rows)
         count = self._counts[rows]
-        return (count * self._seconds[rows] / base + PRIOR_WEIGHT * _prior(rows)) / (count + PRIOR_WEIGHT)
+        ratio = self._seconds(rows) / self._seconds(1)
+        return (count * ratio + PRIOR_WEIGHT * _prior(rows)) / (count + PRIOR_WEIGHT)
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,8 @@ class Controller:
         plain = self.cost.plain_seconds or 1.0
         cost = self.cost.relative(rows, pending)
         if rows > pending and self.cost.looks(1) and self.cost.looks(rows) <= FIRST_LOOKS:
-            cost = max(cost, times.verify / (plain * self.cost.relative(pending)))
+            measured = times.verify / (plain * self.cost.relative(pending))
+            cost = max(cost, min(measured, cost + SURPRISE))
         return cost - 1.0 + times.draft / plain
 
     def _after_probe(self, tree: DraftTree, accepted: int, extra: float) -> None:
@@ -297,6 +300,12 @@ class Controller:
 def _best_chain(tree: DraftTree) -> DraftTree:
     leaf = max(range(len(tree)), key=lambda node: (tree.scores[node] * tree.depths[node], -node))
     return tree.select(tree.path(leaf))
+
+
+def _non_decreasing(table: npt.NDArray[np.float64]) -> list[float]:
+    """The table, where nothing costs more than what is larger, nor less than a plain step."""
+    lowered = np.minimum.accumulate(table[::-1])[::-1]
+    return [float(cost) for cost in np.maximum(lowered, 1.0)]
 
 
 def _prior(rows: int) -> float:

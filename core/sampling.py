@@ -88,6 +88,8 @@ class Sampler:
         """
         if self.is_plain_greedy and mask is None:
             return Draw(result.argmax(node))
+        if self.is_plain_greedy and mask is not None and mask.allows(top := result.argmax(node)):
+            return Draw(top)  # the best of all tokens is the best of the legal ones
         single = mask.single() if mask is not None else None
         p = self.processing
         if single is not None and not (p.before or p.keep_scores or p.keep_logprobs):
