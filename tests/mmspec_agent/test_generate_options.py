@@ -251,7 +251,6 @@ def test_bad_options(model: Any) -> None:
     for options in (
         {"max_new_tokens": -3},
         {"temperature": -1.0, "do_sample": True},
-        {"top_p": 7.0, "do_sample": True},
     ):
         with pytest.raises(OptionError):
             engine.generate(prompt_of(5), **{"max_new_tokens": 3, **options})
