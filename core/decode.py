@@ -24,7 +24,8 @@ from .tree import EMPTY, ROOT, DraftTree, merge
 FORCED_RUN_LIMIT = 64
 
 LIKELY = 0.25
-"""Least estimated acceptance of a guess that may share the forward of a reply's first token, which it delays."""
+"""Least estimated acceptance of a guess that may share the forward of a free answer's first token, which someone
+waits to read; a form is read when it is whole."""
 
 
 class Emitted(NamedTuple):
@@ -141,7 +142,9 @@ class Decoder:
                 leaves = merge(trees, budget) if trees else EMPTY
                 trees.append(self._ask(drafter, self._view(leaves, room), budget))
         tree = self.controller.choose(self._within(merge(trees, budget), room), pending, budget)
-        return tree if self._index else tree.select([n for n in range(len(tree)) if tree.scores[n] >= LIKELY])
+        if self._index or self.request.constraint is not None:
+            return tree
+        return tree.select([node for node in range(len(tree)) if tree.scores[node] >= LIKELY])
 
     def _within(self, tree: DraftTree, depth: int) -> DraftTree:
         """Nodes past the model's context or the reply's end are cut."""
