@@ -20,10 +20,10 @@ class Dtype(StrEnum):
 def video(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Twice the frames, both dtypes, and 10,000 frames through a tiny model.")
+        bool, typer.Option("--full", help="Twice the frames, and 10,000 frames through a tiny model.")
     ] = False,
     clips: Annotated[Path | None, typer.Option(help="A clip, or a folder of clips, beside the filmed scenes.")] = None,
-    dtype: Annotated[Dtype, typer.Option(help="Weights as bf16, fp32, or one after the other.")] = Dtype.FP32,
+    dtype: Annotated[Dtype, typer.Option(help="Weights as bf16, fp32, or one after the other.")] = Dtype.BOTH,
     scene: Annotated[list[str] | None, typer.Option(help="Scenes to film (default: all); may be repeated.")] = None,
     frames: Annotated[int, typer.Option(min=4, help="Frames of each scene, 2 a second.")] = 6,
     new_tokens: Annotated[int, typer.Option(min=4, help="Answers are cut at so many tokens.")] = 30,
@@ -44,7 +44,7 @@ def video(
     quiet_libraries()
     options = VideoOptions(
         model=model,
-        dtypes=DTYPES if full or dtype is Dtype.BOTH else (dtype.value,),
+        dtypes=DTYPES if dtype is Dtype.BOTH else (dtype.value,),
         kinds=tuple(scene) if scene else KINDS,
         frames=frames,
         new_tokens=new_tokens,

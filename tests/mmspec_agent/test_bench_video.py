@@ -62,7 +62,7 @@ def test_the_gate_learns_the_noise_and_breaks_at_a_cut() -> None:
 
 
 def test_all_arms_run_and_ours_equals_plain(folder: str) -> None:
-    options = VideoOptions(folder, kinds=("static_noise", "cut"), frames=4, new_tokens=6, hours=0)
+    options = VideoOptions(folder, ("fp32",), ("static_noise", "cut"), frames=4, new_tokens=6, hours=0)
     report = run(options, Silent())
     bars = {bar.name: bar for bar in report.bars}
     assert bars["fp32: share of answers equal to the plain arm's"].ok
@@ -80,7 +80,7 @@ def test_all_arms_run_and_ours_equals_plain(folder: str) -> None:
 
 
 def test_json_from_the_command_with_a_clip(folder: str) -> None:
-    arguments = ["bench", "video", "--model", folder, "--json", "--scene", "lamp", "--frames", "4"]
+    arguments = ["bench", "video", "--model", folder, "--json", "--scene", "lamp", "--frames", "4", "--dtype", "fp32"]
     arguments += ["--new-tokens", "4", "--hours", "0", "--clips", str(bundled_clip())]
     result = CliRunner().invoke(build(), arguments)
     assert result.exit_code in (0, 1), result.exception
