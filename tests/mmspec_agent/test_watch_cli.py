@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+from itertools import islice
 from pathlib import Path
 
 import cv2
 import pytest
+from rich.console import Console
 from tiny_chat import tiny_chat_vlm
 from typer.testing import CliRunner
 
+from mmspec_agent.cli.demo_video import VideoPart
 from mmspec_agent.cli.main import build
+from mmspec_agent.cli.watch_view import View
 from mmspec_agent.clip import LENGTH_S, bundled_clip
 from mmspec_agent.core.errors import OptionError
+from mmspec_agent.engine import Engine
 from mmspec_agent.video.source import open_source
 
 RUN = CliRunner()
@@ -71,3 +77,40 @@ def test_the_bundled_clip_is_small_and_whole() -> None:
     assert len(frames) == 80
     assert frames[-1].time_s == pytest.approx(LENGTH_S - 0.1, abs=0.01)
     assert frames[0].size == (192, 192)
+
+
+def test_the_live_view_shows_stream_gate_and_sources() -> None:
+    model, processor = tiny_chat_vlm()
+    engine = Engine(model, processor)
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, color_system=None)
+    with (
+        engine.watch(bundled_clip(), ["what?", "why?"], fps=2, max_new_tokens=5) as opened,
+        View(console, engine.tokenizer, opened, "clip") as view,
+    ):
+        for answer in islice(opened, 4):
+            view.add(answer)
+    shown = out.getvalue()
+    for part in (
+        "clip at 0.50 s",
+        "in, 2 seen",
+        "a second, lag",
+        "gate",
+        "tokens by",
+        "what?",
+        "why?",
+        "vision passes",
+    ):
+        assert part in shown
+    assert "2 frames seen, 4 answers" in shown
+
+
+def test_the_demo_part_compares_with_and_without_drafts(folder: str) -> None:
+    out = io.StringIO()
+    part = VideoPart("fp32", folder)
+    assert part.unavailable() is None
+    part.show(Console(file=out, width=100))
+    shown = out.getvalue()
+    assert "8 frames seen, 8 answers" in shown
+    assert "forwards instead of" in shown
+    assert "the same tokens" in shown

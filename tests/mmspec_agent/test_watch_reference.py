@@ -54,6 +54,7 @@ def test_appended_frames_equal_one_full_pass() -> None:
         assert window is not None
         tokens = window.ask(viewer._prompt.question_ids(DESCRIBE))
         ours = window.sequence.verify(tokens[window.sequence.length :]).row(ROOT)[0]
+    assert made.processor is not None
     pixels = made.processor.image_processor([Image.fromarray(i) for i in images], return_tensors="pt")["pixel_values"]
     with torch.inference_mode():
         plain = made.model(input_ids=torch.tensor([tokens]), pixel_values=pixels, use_cache=False).logits[0, -1]
