@@ -75,8 +75,8 @@ def test_the_prompt_goes_on_where_the_call_ended(template: str | None, style: st
     engine = random_engine(7)
     if template is not None:
         engine.tokenizer.chat_template = template
-    options = {"tool_choice": "required", "parallel_tool_calls": False, "max_new_tokens": 60, "json_style": style}
-    session = engine.session(tools=TOOLS, temperature=1.5, **options)
+    options: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False, "json_style": style}
+    session = engine.session(tools=TOOLS, temperature=1.5, max_new_tokens=60, **options)
     news: list[dict[str, Any]] = []
     held: list[int] = []
     for turn in range(4):
