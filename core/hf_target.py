@@ -131,13 +131,15 @@ class HFTarget:
 
     def _masks(self, rows: Rows, cached: int, cached_order: IntArray) -> Any:
         groups = self._groups if self._use_grouped else 1
-        by_type: dict[str, torch.Tensor] = {}
+        by_type: dict[str, torch.Tensor | None] = {}
         for kind in dict.fromkeys(self.layer_types):
             if kind == "full_attention" or self.window is None:
                 mask = full_mask(cached, rows)
             else:
                 mask = sliding_mask(cached_order, rows, self.window, chunked=kind == "chunked_attention")
-            by_type[kind] = additive(mask, groups, self.dtype, self.device)
+            # A plain step sees everything: no mask is quicker than one that hides nothing.
+            hides_nothing = self._use_grouped and len(mask) == 1 and bool(mask.all())
+            by_type[kind] = None if hides_nothing else additive(mask, groups, self.dtype, self.device)
         return by_type if self._mask_by_type else next(iter(by_type.values()))
 
 

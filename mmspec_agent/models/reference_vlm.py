@@ -45,7 +45,8 @@ CHAT_TEMPLATE = """\
 {%- macro put(content) -%}
 {%- if content is string -%}{{ content }}{%- else -%}
 {%- for part in content -%}
-{%- if part['type'] in ['image', 'image_url'] -%}{{ '<image>' }}{%- elif part['type'] == 'text' -%}{{ part['text'] }}{%- endif -%}
+{%- if part['type'] in ['image', 'image_url'] -%}{{ '<image>' }}
+{%- elif part['type'] == 'text' -%}{{ part['text'] }}{%- endif -%}
 {%- endfor -%}{%- endif -%}
 {%- endmacro -%}
 {%- set first = messages[0] -%}
@@ -73,7 +74,8 @@ def is_ready() -> bool:
 def fetch(source: Path | None = None, hub: bool = False, progress: Progress | None = None) -> Path:
     """Merge shipped weights and `reference-lm` into a folder that `from_pretrained` reads, and return it.
 
-    `reference-lm` is fetched first where it is missing; source and hub are passed on to `reference_lm.fetch`. Raises ModelFetchError.
+    `reference-lm` is fetched first where it is missing; source and hub are passed on to `reference_lm.fetch`.
+    Raises ModelFetchError.
     """
     progress = progress or Silent()
     if is_ready():
