@@ -130,8 +130,8 @@ def summarise(report: Report, runs: Sequence[Run], options: CallsOptions) -> Non
         )
         report.ratios[f"whole call: all / {over}"] = _spread(runs, lambda r, o=over: r.whole(o), lambda r: r.whole(ALL))
         report.bars.append(Bar(f"decode speed over {over}", decode.median, DECODE_BAR))
-    forwards, cost = forwards_ratio(runs, ALL), cost_ratio(runs, ALL)
-    report.bars.append(Bar("forwards × cost of a forward, relative to plain", forwards * cost, COST_BAR, True))
+    product = decode_ratio(runs, ALL)
+    report.bars.append(Bar("forwards × cost of a forward, relative to plain", product, COST_BAR, True))
     session = _spread(runs, lambda r: r.in_session, lambda r: r.whole(HF))
     report.ratios["seconds of a whole call in a session / HF generate"] = session
     report.bars.append(Bar("seconds of a call in a session over HF generate", session.median, SESSION_BAR, True))
@@ -156,13 +156,15 @@ def forwards_ratio(runs: Sequence[Run], name: str) -> float:
     return sum(r.forwards(name) for r in runs) / max(1e-9, sum(r.forwards(PLAIN) for r in runs))
 
 
-def cost_ratio(runs: Sequence[Run], name: str) -> float:
-    """Decode seconds per forward, relative to the plain loop's."""
+def decode_ratio(runs: Sequence[Run], name: str) -> float:
+    """Decode seconds relative to the plain loop's: the two factors, forwards and cost of a forward, as one."""
+    return sum(r.decode(name) for r in runs) / max(1e-9, sum(r.decode(PLAIN) for r in runs))
 
-    def cost(arm: str) -> float:
-        return sum(r.decode(arm) for r in runs) / max(1e-9, sum(r.forwards(arm) for r in runs))
 
-    return cost(name) / cost(PLAIN)
+def cost_ratio(runs: Sequence[Run], name: str) -> float | None:
+    """Decode seconds per forward, relative to the plain loop's; None where no forward followed the first ones."""
+    forwards = forwards_ratio(runs, name)
+    return decode_ratio(runs, name) / forwards if forwards else None
 
 
 def _spread(runs: Sequence[Run], numerator: Any, denominator: Any, parts: int = 5) -> Spread:
