@@ -14,6 +14,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Models that work offline.", no_args_is_help=True)
     group.command("get")(get)
     group.command("list")(show)
+    group.command("train-reference")(train_reference)
     app.add_typer(group, name="models")
 
 
@@ -44,6 +45,44 @@ def get(
     with Bars() as bars:
         folder = model.fetch(source, hub, bars)
     typer.echo(f"{name} is ready: {folder}")
+
+
+def train_reference(
+    out: Annotated[Path, typer.Argument(help="Folder for checkpoints, weights and report; a run there goes on.")],
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", min=0.0, help="Limit of each of the four stages; default: the plan's.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of scenes and weights.")] = 0,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; default: one a core.")] = None,
+    evaluated: Annotated[int, typer.Option("--evaluate", min=0, help="Unseen scenes the result is measured on.")] = 100,
+    anew: Annotated[bool, typer.Option("--anew", help="Do not go on from a checkpoint.")] = False,
+) -> None:
+    """Train reference-vlm on rendered scenes (hours on two cores; may be stopped and called again)."""
+    from mmspec_agent.models import vlm_training_run
+
+    from .progress import Bars
+
+    stages = [plan.name for plan in vlm_training_run.PLAN]
+    with Bars() as bars:
+        at = ""
+
+        def progress(stage: str, step: int, done: float, losses: dict[str, float]) -> None:
+            nonlocal at
+            if stage != at:
+                at = stage
+                bars.stage(f"stage {stage}", 1.0)
+            bars.advance_to(done)
+
+        report = vlm_training_run.train_reference(
+            out,
+            minutes=None if minutes is None else dict.fromkeys(stages, minutes),
+            seed=seed,
+            resume=not anew,
+            workers=workers,
+            evaluated=evaluated,
+            progress=progress,
+        )
+    typer.echo(f"weights and report are in {report.parent}; what was measured: {report}")
 
 
 def show(
