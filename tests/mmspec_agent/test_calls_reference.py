@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from mmspec_agent.bench.call_arms import ALL, HF, PLAIN, RULE_A, CallArms
 from mmspec_agent.bench.call_tasks import load_tasks
+from mmspec_agent.core.controller import Controller
+from mmspec_agent.core.tree import DraftTree
 from mmspec_agent.models import catalog
 from mmspec_agent.models.resolve import load_model
 
@@ -22,8 +26,20 @@ pytestmark = [
 ]
 
 
+@dataclass
+class Unhurried(Controller):
+    """Verifies what the drafters offer: how many forwards a call takes must not depend on how busy the machine is."""
+
+    def budget(self) -> int:
+        return 24
+
+    def choose(self, tree: DraftTree, pending: int, room: int) -> DraftTree:
+        return tree.trim(min(24, room))
+
+
 def test_every_arm_writes_the_same_tokens_and_drafts_save_most_forwards() -> None:
     arms = CallArms(*load_model("reference-lm", dtype="fp32"), 128)
+    arms.engine.controller = Unhurried()
     forwards = {ALL: 0, PLAIN: 0}
     for task in load_tasks(None)[:3]:
         called = {name: arms.call(name, task) for name in (HF, PLAIN, RULE_A, ALL)}
