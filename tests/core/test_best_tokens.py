@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from mmspec_agent.core.target import best_tokens
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
