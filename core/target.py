@@ -5,7 +5,7 @@ Processors, samplers, constraints and drafters see logits and hidden states, nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -127,6 +127,3 @@ class Target(Protocol):
     def open(self, capacity: int) -> TargetSequence:
         """An empty sequence with room for ``capacity`` tokens, grown on demand."""
         ...
-
-
-CancelCheck = Callable[[], bool]
