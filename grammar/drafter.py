@@ -28,7 +28,11 @@ _APART: Final = {"stop": 0.3, "full": 0.8, "end": 0.6}
 
 
 class _Chain(NamedTuple):
-    """Tokens to hang below ``parent``; ``cursor`` stands at the parent and is this chain's own."""
+    """Tokens to hang below ``parent``, or none: then it is the parent itself that may be gone on from.
+
+    ``cursor`` is this chain's own; it stands at the parent once it took ``taken``, which it does when the
+    chain's turn comes: most trees are full before all of their leaves were looked behind.
+    """
 
     parent: int
     depth: int
@@ -36,6 +40,7 @@ class _Chain(NamedTuple):
     tokens: tuple[int, ...]
     kind: str
     after: tuple[Guess, ...] = ()
+    taken: int | None = None
 
 
 class GrammarDrafter:
@@ -144,27 +149,28 @@ class _Growth:
         return self.builder.build()
 
     def _push(self, chain: _Chain, score: float) -> None:
-        if score >= _LEAST_SCORE and chain.tokens and chain.depth < self.remaining:
+        if score >= _LEAST_SCORE and chain.depth < self.remaining:
             heapq.heappush(self._queue, (-score, next(self._order), chain))
 
     def _hang(self, chain: _Chain, score: float) -> None:
         """Add a chain's first token, if it is legal, and queue what follows it."""
+        if chain.taken is not None:
+            chain.cursor.advance(chain.taken)
+        if not chain.tokens:
+            self._expand(chain.parent, chain.depth, chain.cursor, score, chain.after)
+            return
         token, rest = chain.tokens[0], chain.tokens[1:]
-        mask = chain.cursor.mask()
-        if not mask.allows(token):
+        if not chain.cursor.mask().allows(token):
             return
         before = len(self.builder)
         node = self.builder.add(chain.parent, token, f"{NAME}:{chain.kind}", score)
         if len(self.builder) == before and not rest and not chain.after:
             return
-        chain.cursor.advance(token)
-        depth = chain.depth + 1
-        if rest:
-            kind = chain.kind if chain.kind == "forced" else chain.kind.removesuffix("+") + "+"
-            factor = 1.0 if kind == "forced" else self.rates.chance(kind)
-            self._push(_Chain(node, depth, chain.cursor, rest, kind, chain.after), score * factor)
-        else:
-            self._expand(node, depth, chain.cursor, score, chain.after)
+        kind, factor = chain.kind, 1.0
+        if rest and kind != "forced":
+            kind = kind.removesuffix("+") + "+"
+            factor = self.rates.chance(kind)
+        self._push(_Chain(node, chain.depth + 1, chain.cursor, rest, kind, chain.after, token), score * factor)
 
     def _expand(self, node: int, depth: int, cursor: GrammarCursor, score: float, after: tuple[Guess, ...]) -> None:
         """Queue everything that may follow a node."""

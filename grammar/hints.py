@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from .rewrite import resolve
@@ -28,6 +29,21 @@ class Hint:
     item: Hint | None = None
     keys: tuple[str, ...] = ()
     required: frozenset[str] = frozenset()
+
+    @cached_property
+    def key_texts(self) -> tuple[str, ...]:
+        """``keys`` as JSON."""
+        return tuple(json.dumps(key, ensure_ascii=False) for key in self.keys)
+
+    @cached_property
+    def key_places(self) -> Mapping[str, int]:
+        """Where in ``key_texts`` each one stands."""
+        return {key: index for index, key in enumerate(self.key_texts)}
+
+    @cached_property
+    def required_texts(self) -> frozenset[str]:
+        """``required`` as JSON."""
+        return frozenset(json.dumps(key, ensure_ascii=False) for key in self.required)
 
     def may_be(self, name: str) -> bool:
         """Whether the value may have a JSON type; unknown schemas allow all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -135,19 +135,19 @@ class Proposer:
     def _key(self, cursor: GrammarCursor, place: Place) -> Iterator[Guess]:
         begun = cursor.scan.piece.decode("utf-8", "ignore")
         parent = self._parent(place)
-        keys = [json.dumps(key, ensure_ascii=False) for key in parent.keys]
-        order = {key: index for index, key in enumerate(keys)}
-        last = max((order[key] for key in _keys_of(cursor) if key in order), default=-1)
-        ahead = [key for key in keys[last + 1 :] if key.startswith(begun)]
-        for rank, key in enumerate(self._by_mention(ahead, parent)[:3]):
+        order = parent.key_places
+        first = max((order[key] for key in _keys_of(cursor) if key in order), default=-1) + 1
+        ahead: list[str] = []
+        for key in parent.key_texts[first:]:
+            # Keys come in the schema's order, so none is reached past a required one.
+            if key.startswith(begun):
+                ahead.append(key)
+                if len(ahead) == 3 or key in parent.required_texts:
+                    break
+        for rank, key in enumerate(ahead):
             yield Guess(key[len(begun) :] + ":", f"key{rank}", False)
         if cursor.scan.name == OBJECT and not parent.required:
             yield Guess("}", "close", False)
-
-    def _by_mention(self, keys: Sequence[str], parent: Hint) -> list[str]:
-        required = {json.dumps(key, ensure_ascii=False) for key in parent.required}
-        until = next((i for i, key in enumerate(keys) if key in required), len(keys) - 1)
-        return list(keys[: until + 1])
 
     def _parent(self, place: Place) -> Hint:
         hints = self.hints.get(place.tool)

@@ -13,7 +13,8 @@ from .regex import Automaton
 from .rewrite import ANNOTATIONS, merge, resolve
 from .schema import SEPARATORS, JsonSchema
 from .shape import Choice, Literal, Node, OneOf, Reference, settle, shortest
-from .shape_json import Anything, Array, Member, Number, Object, String
+from .shape_json import Array, Member, Object
+from .shape_values import Anything, Number, String
 
 _TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
 _ASSERTS: Final = {

@@ -1,111 +1,17 @@
-"""JSON values as shape nodes: strings, numbers, objects, arrays (SYSTEM.md G5)."""
+"""Objects and arrays as shape nodes (SYSTEM.md G5)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from .machine import ARRAY, COLON, COMMA, END, KEY_NAME, LITERAL, NUMBER, OBJECT, START, STRING, VALUE_START, JsonState
-from .numbers import NumberRange
 from .regex import Automaton
 from .shape import FAILED, Node, Reading, literal_read, mended, shortest
+from .shape_values import closing_quote, decoded, quoted
 
-
-@dataclass(frozen=True)
-class String:
-    """A JSON string, by length or by expression (of its decoded content)."""
-
-    least: int = 0
-    most: int | None = None
-    pattern: Automaton | None = None
-
-    def read(self, data: bytes, at: int) -> Reading:
-        if at == len(data):
-            return self._finish(b"", b'"')
-        if data[at] != 0x22:
-            return FAILED
-        close = closing_quote(data, at + 1)
-        if close is not None:
-            fits = self.pattern is not None or self._fits(data[at + 1 : close])
-            return Reading(close + 1, b"" if close + 1 == len(data) else None) if fits else FAILED
-        return self._finish(data[at + 1 :], b"")
-
-    def _fits(self, content: bytes) -> bool:
-        count = _length(content)
-        return count >= self.least and (self.most is None or count <= self.most)
-
-    def _finish(self, content: bytes, before: bytes) -> Reading:
-        mend = mended(content)
-        content += mend
-        count = _length(content)
-        if self.most is not None and count > self.most:
-            return FAILED
-        need = max(0, self.least - count)
-        if self.pattern is None:
-            return Reading(None, before + mend + b"a" * need + b'"')
-        more = self.pattern.finish(_decoded(content), need)
-        return FAILED if more is None else Reading(None, before + mend + _quoted(more)[1:])
-
-
-_NUMBER_STARTS: Final = frozenset(bytes([byte]) for byte in b"-0123456789")
-
-
-@dataclass(frozen=True)
-class Number:
-    """A JSON number in a range."""
-
-    range: NumberRange
-
-    def read(self, data: bytes, at: int) -> Reading:
-        end = at
-        while end < len(data) and data[end] in b"0123456789.eE+-":
-            end += 1
-        if end < len(data):
-            return Reading(end, None) if end > at else FAILED
-        more = self.range.finish(data[at:].decode())
-        if more is None:
-            return FAILED
-        return Reading(end if more == "" else None, more.encode())
-
-
-@dataclass(frozen=True)
-class Anything:
-    """Any JSON value."""
-
-    separators: tuple[bytes, bytes]
-
-    def read(self, data: bytes, at: int) -> Reading:
-        state = JsonState().feed(data[at:])
-        if state.name == END:
-            end = _json_end(data, at)
-            return Reading(end, b"" if end == len(data) else None)
-        tail = self._close(state)
-        return Reading(len(data) if tail == b"" else None, tail)
-
-    def _close(self, state: JsonState) -> bytes:
-        closers = b""
-        frame = state.frame
-        while frame is not None:
-            closers += b"}" if frame.is_object else b"]"
-            frame = frame.parent
-        name, colon = state.name, self.separators[1]
-        if name == KEY_NAME:
-            begun = state.piece[:1] == b'"'
-            text = mended(state.piece[1:]) + b'"' if begun else b'"a"'
-            return text + colon + b"0" + closers
-        if name == STRING:
-            return mended(state.piece[1:]) + b'"' + closers
-        if name == NUMBER:
-            return (NumberRange().finish(state.piece.decode()) or "").encode() + closers
-        if name == LITERAL:
-            word = next(w for w in (b"true", b"false", b"null") if w.startswith(state.piece))
-            return word[len(state.piece) :] + closers
-        return {COLON: colon + b"0", VALUE_START: b"0", START: b"0", ARRAY: b"", OBJECT: b"", COMMA: b""}[
-            name
-        ] + closers
+_MOST_MARKS: Final = 2048
 
 
 class Member(NamedTuple):
@@ -138,6 +44,14 @@ class Object:
         return tuple(nexts)
 
     @cached_property
+    def _required_from(self) -> tuple[int, ...]:
+        """Per index how many required members stand there or later."""
+        counts = [0] * (len(self.members) + 1)
+        for i in range(len(self.members) - 1, -1, -1):
+            counts[i] = counts[i + 1] + self.members[i].required
+        return tuple(counts)
+
+    @cached_property
     def _endings(self) -> tuple[bytes | None, ...]:
         """Per index the separated required members from there on."""
         endings: list[bytes | None] = [b""] * (len(self.members) + 1)
@@ -160,22 +74,51 @@ class Object:
             return Reading(None, None if rest is None else b"{" + rest)
         if data[at] != 0x7B:
             return FAILED
-        at, index, count = at + 1, 0, 0
+        start = at
+        at, index, count = self._resumed(data, start)
         while True:
-            if at == len(data):
-                return Reading(None, self._finish(index, count))
-            if data[at] == 0x7D:
-                whole = self._next_required[index] == len(self.members)
-                return Reading(at + 1, b"" if at + 1 == len(data) else None) if whole else FAILED
-            if count:
-                between = literal_read(self.separators[0], data, at)
-                if between.end is None:
-                    return self._joined(between.tail, self._next(index, count))
-                at = between.end
+            if count == 0:
+                if at == len(data):
+                    return Reading(None, self._finish(index, count))
+                if data[at] == 0x7D:
+                    return self._closed(data, at, index)
             step = self._read_member(data, at, index, count)
             if isinstance(step, Reading):
                 return step
             at, index, count = *step, count + 1
+            if at == len(data):
+                return Reading(None, self._finish(index, count))
+            if data[at] == 0x7D:
+                return self._closed(data, at, index)
+            between = literal_read(self.separators[0], data, at)
+            if between.end is None:
+                return self._joined(between.tail, self._next(index, count))
+            at = between.end
+            self._marks[start, count] = (data[:at], index)
+
+    def _closed(self, data: bytes, at: int, index: int) -> Reading:
+        if self._next_required[index] < len(self.members):
+            return FAILED
+        return Reading(at + 1, b"" if at + 1 == len(data) else None)
+
+    @cached_property
+    def _marks(self) -> dict[tuple[int, int], tuple[bytes, int]]:
+        """By where an object began and how many members it had: the last text read so far, the next member's index.
+
+        A reply is read again after every token. A mark includes the separator behind the last member: what comes
+        before it stands, whatever follows.
+        """
+        return {}
+
+    def _resumed(self, data: bytes, start: int) -> tuple[int, int, int]:
+        """(at, index, count) of the furthest mark that ``data`` begins with, else of the opening brace's end."""
+        if len(self._marks) > _MOST_MARKS:
+            self._marks.clear()
+        found, count = (start + 1, 0, 0), 1
+        while (mark := self._marks.get((start, count))) is not None and data.startswith(mark[0]):
+            found = len(mark[0]), mark[1], count
+            count += 1
+        return found
 
     def _joined(self, first: bytes | None, rest: bytes | None) -> Reading:
         return FAILED if first is None or rest is None else Reading(None, first + rest)
@@ -207,7 +150,7 @@ class Object:
 
     def _free_value(self, name: bytes) -> Node | None:
         for automaton, value in self.free:
-            if automaton is None or automaton.finish(_decoded(name)) == "":
+            if automaton is None or automaton.finish(decoded(name)) == "":
                 return value
         return None
 
@@ -216,7 +159,7 @@ class Object:
         ending = self._endings[index]
         if ending is None:
             return None
-        required = sum(1 for m in self.members[index:] if m.required)
+        required = self._required_from[index]
         missing = self.least - count - required
         if missing > 0:
             extra = self._extra(index, missing)
@@ -257,9 +200,9 @@ class Object:
             name = wish if automaton is None else automaton.finish("")
             if text is None or name is None:
                 continue
-            while _quoted(name) in self._index:
+            while quoted(name) in self._index:
                 name += "a"
-            return _quoted(name), text
+            return quoted(name), text
         return None
 
     def _next(self, index: int, count: int) -> bytes | None:
@@ -295,10 +238,10 @@ class Object:
         mend = mended(begun[1:])
         for automaton, value in self.free:
             text = shortest(value)
-            more = "" if automaton is None else automaton.finish(_decoded(begun[1:] + mend))
+            more = "" if automaton is None else automaton.finish(decoded(begun[1:] + mend))
             if text is None or more is None or rest is None:
                 continue
-            suffix = mend + _quoted(more)[1:-1]
+            suffix = mend + quoted(more)[1:-1]
             while begun + suffix + b'"' in self._index:
                 suffix += b"a"
             yield suffix + b'"' + self.separators[1] + text + rest
@@ -354,48 +297,3 @@ class Array:
             texts.append(text)
         joined = self.separator.join(texts)
         return (self.separator if texts and count and not forced else b"") + joined + b"]"
-
-
-def closing_quote(data: bytes, at: int) -> int | None:
-    """Index of the quote that closes a string whose content begins at ``at``; None while it is open."""
-    while (quote := data.find(b'"', at)) >= 0:
-        back = quote
-        while back > at and data[back - 1] == 0x5C:
-            back -= 1
-        if (quote - back) % 2 == 0:
-            return quote
-        at = quote + 1
-    return None
-
-
-def _json_end(data: bytes, at: int) -> int:
-    low, high = at, len(data)
-    while low < high:
-        middle = (low + high) // 2
-        if JsonState().feed(data[at:middle]).name == END:
-            high = middle
-        else:
-            low = middle + 1
-    # A number is known to have ended only by the byte behind it.
-    return low - 1 if data[at : at + 1] in _NUMBER_STARTS else low
-
-
-def _length(content: bytes) -> int:
-    """Code points of raw JSON string content."""
-    if b"\\" not in content:
-        return len(content.decode("utf-8", "ignore"))
-    return len(_decoded(content))
-
-
-def _decoded(content: bytes) -> str:
-    text = content.decode("utf-8", "ignore")
-    if "\\" not in text:
-        return text
-    try:
-        return str(json.loads(f'"{text}"', strict=False))
-    except ValueError:
-        return text
-
-
-def _quoted(text: str) -> bytes:
-    return json.dumps(text, ensure_ascii=False).encode()

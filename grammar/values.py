@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 from .hints import Hint
@@ -207,6 +207,7 @@ def _near(text: str, at: int, length: int) -> frozenset[str]:
     return frozenset(before + after)
 
 
+@lru_cache(maxsize=4096)
 def _matches(words: frozenset[str], near: frozenset[str]) -> int:
     return sum(1 for word in words if any(_alike(word, other) for other in near))
 

@@ -18,6 +18,9 @@ import numpy.typing as npt
 from mmspec_agent.core.constraint import TokenMask, Words
 from mmspec_agent.core.errors import TokenizerMismatch
 
+_MOST_KEPT = 4096
+_LONGEST_KEPT = 200
+_BLOCK = 96
 _PLAIN = frozenset(range(0x20, 0x100)) - {0x22, 0x5C, 0x7F}
 _NUMBER_PART = re.compile(rb"-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?")
 
@@ -95,7 +98,26 @@ class Vocabulary:
     def tokenize(self, text: str | bytes) -> list[int]:
         """Canonical ids of plain text; control spellings are split like any other text."""
         data = text.encode() if isinstance(text, str) else text
-        return list(self.engine.tokenize_bytes(data))
+        if len(data) > _LONGEST_KEPT:
+            return list(self.engine.tokenize_bytes(data))
+        known = self._tokenized.get(data)
+        if known is None:
+            if len(self._tokenized) >= _MOST_KEPT:
+                self._tokenized.clear()
+            known = self._tokenized[data] = tuple(self.engine.tokenize_bytes(data))
+        return list(known)
+
+    def spelled_length(self, data: bytes) -> int:
+        """Tokens of ``data``, or a few more: it is cut from its end, so that texts with one ending share the work."""
+        length = 0
+        for end in range(len(data), 0, -_BLOCK):
+            length += len(self.tokenize(data[max(0, end - _BLOCK) : end]))
+        return length
+
+    @cached_property
+    def _tokenized(self) -> dict[bytes, tuple[int, ...]]:
+        """Texts met lately: drafts spell the same values and endings again and again."""
+        return {}
 
     def decode(self, ids: Sequence[int]) -> bytes:
         """The bytes of ``ids``, control ids by their spelling."""
@@ -115,16 +137,20 @@ class Vocabulary:
         """Bit mask of ids that stay inside a JSON string: no quote, backslash, control character or half character."""
         return self._words(i for i, s in enumerate(self.spelling) if s and i not in self.controls and _is_plain(s))
 
+    def is_plain(self, token: int) -> bool:
+        """Whether ``inside_string`` holds an id."""
+        return bool((int(self.inside_string[token >> 5]) >> (token & 31)) & 1)
+
     @cached_property
     def plain_count(self) -> int:
         """How many ids ``inside_string`` holds."""
         return int(TokenMask(self.inside_string, self.size).bools().sum())
 
     @cached_property
-    def single_ascii(self) -> tuple[int, ...]:
-        """Ids that spell one ASCII character."""
+    def single_ascii(self) -> Words:
+        """Bit mask of ids that spell one ASCII character."""
         plain = (i for i in range(self.size) if i not in self.controls)
-        return tuple(i for i in plain if len(self.spelling[i]) == 1 and self.spelling[i][0] < 0x80)
+        return self._words(i for i in plain if len(self.spelling[i]) == 1 and self.spelling[i][0] < 0x80)
 
     @cached_property
     def numeric(self) -> tuple[tuple[int, bytes], ...]:

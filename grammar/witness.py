@@ -13,7 +13,8 @@ from mmspec_agent.core.constraint import TokenMask
 
 from .numbers import NumberRange
 from .shape import Choice, Node, OneOf, Pattern, Repeat, shortest, walk
-from .shape_json import Array, Number, Object, String
+from .shape_json import Array, Object
+from .shape_values import Number, String
 from .vocabulary import Vocabulary
 
 MaskOf = Callable[[Any], TokenMask]

@@ -21,11 +21,14 @@ from .call_arms import ALL, HF, NAMES, PLAIN, RULE_A, CallArms, Called
 from .call_tasks import CallTask, load_tasks
 from .closing import run_closing
 from .common import Bar, Report, Spread, Timed, environment, take_turns
+from .grammar_clock import share_of_calls, share_of_wide_schema
 from .outlines_arm import OutlinesArm, measure
 
 DECODE_BAR = 4.2
 COST_BAR = 0.24
 SESSION_BAR = 0.30
+GRAMMAR_BAR = 0.05
+CLOCKED_TASKS = 20
 CLOSING_REPLIES = 10_000
 CLOSING_SCHEMAS = 300
 
@@ -105,10 +108,23 @@ def _run_tasks(tasks: Sequence[CallTask], options: CallsOptions, report: Report,
         runs.append(Run(task, {name: t.value for name, t in timed.items()}, arms.call_in_session(task)))
         progress.advance_to(float(turn + 1))
     summarise(report, runs, options)
+    _clock_grammar(arms, tasks, report, progress)
     some = tasks[: options.outlines]
     if some:
         arm = OutlinesArm(model, tokenizer, options.max_new_tokens)
         report.arms["outlines"] = measure(arm, some, [arms.prompt(task).text for task in some], progress)
+
+
+def _clock_grammar(arms: CallArms, tasks: Sequence[CallTask], report: Report, progress: Progress) -> None:
+    """What the grammar itself takes of a step, after the timed arms: the clock has a cost of its own."""
+    progress.stage("grammar work of a step")
+    shares = {
+        "calls": share_of_calls(arms, tasks[:CLOCKED_TASKS]),
+        "schema of 200 properties and an enum of 5,000": share_of_wide_schema(arms.engine),
+    }
+    report.details["grammar_work"] = {name: share._asdict() for name, share in shares.items()}
+    for name, share in shares.items():
+        report.bars.append(Bar(f"grammar work of a step, {name}", share.share, GRAMMAR_BAR, True))
 
 
 def _run_closing(report: Report, progress: Progress) -> None:

@@ -13,6 +13,8 @@ import pytest
 from mmspec_agent.core.errors import ConstraintError
 from mmspec_agent.grammar.constraint import GrammarCursor, GrammarPlan
 from mmspec_agent.grammar.plans import json_plan, lark_plan, regex_plan
+from mmspec_agent.grammar.schema import normalise
+from mmspec_agent.grammar.shape_build import shape_of
 from mmspec_agent.grammar.vocabulary import Vocabulary
 
 PERSON: dict[str, Any] = {
@@ -115,14 +117,15 @@ def test_skipping_forced_runs_gives_the_plain_reply(schema: Any, vocabulary: Voc
         plain, _ = generate(plan, budget, seed)
         skipped, _ = generate(plan, budget, seed, skip=True)
         assert plain == skipped
-        cursor = plan.open(budget)
+        cursor, quiet = plan.open(budget), plan.open(budget)
         for token in plain:
             run = cursor.forced_run(8)
-            here = cursor.fork()
+            here = quiet.fork()  # shares nothing with the cursor that was asked for the run
             for forced in run:
                 assert here.mask().tokens().tolist() == [forced]
                 here.advance(forced)
             cursor.advance(token)
+            quiet.advance(token)
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -132,12 +135,29 @@ def test_the_engines_own_forced_tokens_are_singletons(schema: Any, vocabulary: V
         tokens, _ = generate(plan, plan.minimum_tokens + 30, seed)
         cursor = plan.open(plan.minimum_tokens + 30)
         for token in tokens:
-            forced = cursor._matcher.compute_ff_tokens()
+            forced = cursor._at.matcher.compute_ff_tokens()
             run = cursor.forced_run(len(forced))
             assert run == forced[: len(run)]
             assert len(run) == min(len(forced), max(len(run), 0)) or cursor.done
             assert len(run) >= len(forced) or cursor.remaining < len(forced)
             cursor.advance(token)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_reading_a_text_again_is_reading_it_anew(schema: Any, vocabulary: Vocabulary) -> None:
+    """The shape remembers what it read; texts that begin alike, such as 12 and 125, are not taken for each other."""
+    rng = np.random.default_rng(5)
+    ready = normalise(schema)
+    used = shape_of(ready)
+    texts = {b"1", b"12", b'{"age": 12'}
+    for seed in range(4):
+        plan = json_plan(vocabulary, schema)
+        tokens, _ = generate(plan, plan.minimum_tokens + 40, seed)
+        whole = body(plan, tokens).encode()
+        starts = [whole[: int(end)] for end in rng.integers(0, len(whole) + 1, 40)]
+        texts |= {start + more for start in starts for more in (b"", b"5", b", ", b"}", b'", "')}
+    for text in rng.permutation(np.array(sorted(texts), dtype=object)):
+        assert used.read(text, 0) == shape_of(ready).read(text, 0), text
 
 
 def test_a_fork_is_independent_and_costs_the_original_nothing(vocabulary: Vocabulary) -> None:
