@@ -20,7 +20,7 @@ MAX_EXPONENT: Final = 2
 """Digits of an exponent: 1e99 is the largest power, so every number stays finite."""
 
 _CANDIDATES: Final = 48
-_WALKED_TOKENS: Final = 400
+_WALKED_TOKENS: Final = 160
 """Tokens of completions that are written out to find what fits near the end of the budget."""
 
 _SPELLING_SLACK: Final = 6
