@@ -7,7 +7,7 @@ a phrase is replaced by the refusal and the reply ends; where a grammar rules, s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -71,9 +71,11 @@ class CompliancePlan:
         return 0 if self.inner is None else self.inner.minimum_tokens
 
     def check(self) -> None:
-        """Raise ConstraintError if the inner constraint itself forces a banned phrase."""
+        """Raise ConstraintError if the inner constraint, or one that takes over inside it, forces a banned phrase."""
         if self.inner is None:
             return
+        for section in getattr(self.inner, "sections", ()):
+            replace(self, inner=section).check()
         first: str | None = None
         todo = [self.open(self.inner.minimum_tokens + 4096)]
         for _ in range(_TRIES):

@@ -120,7 +120,11 @@ class Constraint(Protocol):
 
 
 class ConstraintPlan(Protocol):
-    """A compiled constraint, shared by all replies that use it."""
+    """A compiled constraint, shared by all replies that use it.
+
+    A plan may have ``sections``: plans that take over inside a reply, and that have to be satisfiable by themselves
+    (a call that free text may turn into).
+    """
 
     @property
     def minimum_tokens(self) -> int:

@@ -35,6 +35,11 @@ class AutoPlan:
     reasoning_open: bool = False
 
     @property
+    def sections(self) -> tuple[GrammarPlan, ...]:
+        """What takes over once the trigger is written."""
+        return (self.calls,)
+
+    @property
     def unenforced(self) -> tuple[tuple[str, str], ...]:
         """What the calls' grammar leaves to a later check."""
         return self.calls.unenforced

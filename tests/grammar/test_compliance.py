@@ -139,6 +139,19 @@ def test_a_phrase_the_schema_forces_is_an_error_before_start(
         ComplianceProcessor(PHRASES).plan(tokenizer, json_plan(vocabulary, schema))
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_phrase_that_every_call_forces_is_an_error_before_start(choice: str, tokenizer: Any) -> None:
+    """Also where the model may answer in words: a call that has begun could never be finished."""
+    text = {"type": "object", "properties": {"t": {"const": "naïve"}}, "required": ["t"]}
+    forced = {"name": "note", "parameters": text}
+    free = {"name": "search", "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}
+    processor = ComplianceProcessor(PHRASES)
+    plan = prepare(tokenizer, [forced], family="hermes", reasoning=False, tool_choice=choice).plan
+    with pytest.raises(ConstraintError, match="forces a banned phrase"):
+        processor.plan(tokenizer, plan)
+    assert processor.plan(tokenizer, prepare(tokenizer, [forced, free], family="hermes", reasoning=False).plan)
+
+
 def test_forks_and_forced_runs_agree_with_the_cursor(tokenizer: Any, vocabulary: Vocabulary) -> None:
     inner = json_plan(vocabulary, {"enum": ["naïve", "fine words here"]})
     cursor = ComplianceProcessor(PHRASES).plan(tokenizer, inner).open(60)

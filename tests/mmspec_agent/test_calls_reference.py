@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
+from unhurried import Unhurried
 
 from mmspec_agent.bench.call_arms import ALL, HF, PLAIN, RULE_A, CallArms
 from mmspec_agent.bench.call_tasks import load_tasks
-from mmspec_agent.core.controller import Controller
-from mmspec_agent.core.tree import DraftTree
 from mmspec_agent.models import catalog
 from mmspec_agent.models.resolve import load_model
 
@@ -24,17 +21,6 @@ pytestmark = [
     pytest.mark.reference,
     pytest.mark.skipif(not reference_lm_is_here(), reason="reference-lm is not here: mmspec models get reference-lm"),
 ]
-
-
-@dataclass
-class Unhurried(Controller):
-    """Verifies what the drafters offer: how many forwards a call takes must not depend on how busy the machine is."""
-
-    def budget(self) -> int:
-        return 24
-
-    def choose(self, tree: DraftTree, pending: int, room: int) -> DraftTree:
-        return tree.trim(min(24, room))
 
 
 def test_every_arm_writes_the_same_tokens_and_drafts_save_most_forwards() -> None:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from unhurried import Unhurried
 
 from mmspec_agent.bench.closing import random_engine
 from mmspec_agent.engine import Engine
@@ -119,6 +120,7 @@ def reference_lm_is_here() -> bool:
 @pytest.mark.skipif(not reference_lm_is_here(), reason="reference-lm is not here: mmspec models get reference-lm")
 def test_the_second_similar_call_of_a_loop_costs_fewer_forwards() -> None:
     engine = Engine.from_pretrained("reference-lm", dtype="fp32")
+    engine.controller = Unhurried()
     session = engine.session(tools=TOOLS, tool_choice="required", parallel_tool_calls=False, max_new_tokens=60)
     replies = []
     news: list[dict[str, Any]] = []
