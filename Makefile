@@ -10,9 +10,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -q
 
 .PHONY: setup demo test quick check format lint types imports bench build clean
 
-# The model is asked for each time: it lives outside .venv, and is there at once when it is there already.
+# The models are asked for each time: they live outside .venv, and are there at once when they are there already.
 setup: $(STAMP)
 	@$(BIN)/mmspec models get reference-lm >/dev/null
+	@$(BIN)/mmspec models get reference-vlm >/dev/null
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11' >&2; exit 1; }

@@ -62,7 +62,7 @@ class HFTarget:
         self.window: int | None = _window(self.text_config, self.layer_types)
         self.rope_axes = 3 if _is_mrope(self.text_config) else 1
         self._mask_by_type = len(set(self.layer_types)) > 1
-        self._groups = _query_groups(self.text_config)
+        self.query_groups = _query_groups(self.text_config)
         self._use_grouped = not _needs_eager(self.text_config)
         self._decoder_config = _decoder_config(model, self.text_config)
 
@@ -130,7 +130,7 @@ class HFTarget:
             )
 
     def _masks(self, rows: Rows, cached: int, cached_order: IntArray) -> Any:
-        groups = self._groups if self._use_grouped else 1
+        groups = self.query_groups if self._use_grouped else 1
         by_type: dict[str, torch.Tensor | None] = {}
         for kind in dict.fromkeys(self.layer_types):
             if kind == "full_attention" or self.window is None:

@@ -33,7 +33,7 @@ def kv_bytes_per_token(target: HFTarget) -> int:
 
 def scratch_bytes(target: HFTarget, rows: int, context: int) -> int:
     """Bytes of masks and logits of one forward over ``rows`` rows and ``context`` cached tokens."""
-    return rows * (target.vocab_size + target._groups * (context + rows)) * target.dtype.itemsize
+    return rows * (target.vocab_size + target.query_groups * (context + rows)) * target.dtype.itemsize
 
 
 def check_request(target: HFTarget, budget: int | None, prompt: int, new_tokens: int, nodes: int) -> int:
