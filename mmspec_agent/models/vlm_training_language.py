@@ -120,7 +120,7 @@ class LanguageStage:
             {"params": [p for name, p in lora.items() if name.endswith("_b")], "lr": rate, "weight_decay": 0.0},
             {"params": list(self.model.projector.parameters()), "lr": rate * 0.4},
             {"params": list(self.model.heads.parameters()), "lr": rate * 0.4},
-            *tower_groups(self.model, rate * 0.4),
+            *tower_groups(self.model, rate * 0.12),
         ]
 
     def backward(self, step: int) -> dict[str, float]:
