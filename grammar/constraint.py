@@ -54,7 +54,7 @@ class GrammarPlan:
         if matcher.is_error():
             raise SchemaError(f"The grammar does not compile: {matcher.get_error().strip().splitlines()[0][:300]}")
         plan.start  # noqa: B018  (fails early when nothing can ever be complete)
-        vocabulary.plain_count  # noqa: B018  (once a vocabulary, so no reply pays for it)
+        vocabulary.warm_up()  # once a vocabulary, so no reply pays for it
         return plan
 
     @cached_property

@@ -87,6 +87,11 @@ class Vocabulary:
         """Number of ids."""
         return len(self.spelling)
 
+    def warm_up(self) -> None:
+        """Work out what is found by a look at all ids."""
+        self.not_control, self.plain_count, self.single_ascii, self.longest_number, self.longest  # noqa: B018
+        self.writes_exponents  # noqa: B018
+
     def id_of(self, spelled: bytes) -> int | None:
         """The plain id spelled exactly so, if there is one."""
         return self._ids.get(spelled)

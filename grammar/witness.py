@@ -49,7 +49,7 @@ def _spell(
             return tuple(tokens)
         forced = matcher.compute_ff_tokens()
         if not forced:
-            choice = _choose(vocabulary, rest, planned, mask_of(matcher))
+            choice = _choose(vocabulary, rest, planned, matcher, mask_of)
             if choice is None:
                 return None
             forced = [choice]
@@ -64,12 +64,14 @@ def _spell(
     return None
 
 
-def _choose(vocabulary: Vocabulary, rest: bytes, planned: list[int], mask: TokenMask) -> int | None:
+def _choose(vocabulary: Vocabulary, rest: bytes, planned: list[int], matcher: Any, mask_of: MaskOf) -> int | None:
     """The canonical next token of ``rest``, else the longest legal one that spells its beginning."""
     if not planned:
         planned.extend(vocabulary.tokenize(rest))
-    if planned and mask.allows(planned[0]):
+    # Where nothing is forced, what the grammar accepts is what its mask holds; asking for one token is far quicker.
+    if planned and matcher.validate_tokens(planned[:1]) == 1:
         return planned[0]
+    mask = mask_of(matcher)
     planned.clear()
     for control in vocabulary.controls:
         if rest.startswith(vocabulary.spelling[control]) and mask.allows(control):

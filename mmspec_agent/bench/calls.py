@@ -29,6 +29,7 @@ COST_BAR = 0.24
 SESSION_BAR = 0.30
 GRAMMAR_BAR = 0.05
 CLOCKED_TASKS = 20
+WIDE_BUDGET, TIGHT_BUDGET = 1600, 500
 CLOSING_REPLIES = 10_000
 CLOSING_SCHEMAS = 300
 
@@ -120,9 +121,10 @@ def _clock_grammar(arms: CallArms, tasks: Sequence[CallTask], report: Report, pr
     progress.stage("grammar work of a step")
     shares = {
         "calls": share_of_calls(arms, tasks[:CLOCKED_TASKS]),
-        "schema of 200 properties and an enum of 5,000": share_of_wide_schema(arms.engine),
+        "schema of 200 properties and an enum of 5,000": share_of_wide_schema(arms.engine, WIDE_BUDGET),
     }
-    report.details["grammar_work"] = {name: share._asdict() for name, share in shares.items()}
+    closing = {"the same schema, closed by its budget": share_of_wide_schema(arms.engine, TIGHT_BUDGET)}
+    report.details["grammar_work"] = {name: share._asdict() for name, share in (shares | closing).items()}
     for name, share in shares.items():
         report.bars.append(Bar(f"grammar work of a step, {name}", share.share, GRAMMAR_BAR, True))
 

@@ -115,8 +115,11 @@ def share_of_calls(arms: CallArms, tasks: Sequence[CallTask]) -> GrammarShare:
     return clock.share
 
 
-def share_of_wide_schema(engine: Engine, replies: int = 3) -> GrammarShare:
-    """Grammar work of one object of `wide_schema`, after a reply that fills the caches."""
+def share_of_wide_schema(engine: Engine, budget: int, replies: int = 2) -> GrammarShare:
+    """Grammar work of an object of `wide_schema` in ``budget`` tokens, after a reply that fills the caches.
+
+    A budget below what the model would write shows what closing in time costs beside.
+    """
     form = {"type": "json_schema", "json_schema": {"name": "form", "schema": wide_schema()}}
     ask = "Fill in the form for part PN-07919-B: green, ordered on 2024-05-06, 12 pieces at 3.5 each for Anna Schmidt."
     clock = GrammarClock()
@@ -124,7 +127,7 @@ def share_of_wide_schema(engine: Engine, replies: int = 3) -> GrammarShare:
         engine.close()
         watched = {"trace": clock.trace} if reply else {}
         with clock:
-            engine.chat([{"role": "user", "content": ask}], response_format=form, max_new_tokens=500, **watched)
+            engine.chat([{"role": "user", "content": ask}], response_format=form, max_new_tokens=budget, **watched)
     return clock.share
 
 
