@@ -14,6 +14,8 @@ from mmspec_agent.pictures import Picture
 from mmspec_agent.reply import Done, Reply, StepPiece
 from mmspec_agent.session import Session
 
+from .first_token import FirstToken, placed
+
 HF, OURS = "HF generate", "ours"
 SHORT, LONG = "short", "long"
 
@@ -46,22 +48,6 @@ class Answered(NamedTuple):
     tokens_per_step: float | None = None
 
 
-class _FirstToken:
-    """A streamer for transformers that notes when the first new token comes (the first call brings the prompt)."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.at = 0.0
-
-    def put(self, value: torch.Tensor) -> None:
-        self.calls += 1
-        if self.calls == 2:
-            self.at = time.perf_counter()
-
-    def end(self) -> None:
-        """Nothing to flush."""
-
-
 @dataclass
 class ImageArms:
     """Both arms on one model: same weights, threads, dtype, greedy."""
@@ -79,8 +65,8 @@ class ImageArms:
         shown, pictures = _for_processor(messages)
         text = self.processor.apply_chat_template(shown, tokenize=False, add_generation_prompt=True)
         inputs = self.processor(text=text, images=pictures, return_tensors="pt")
-        inputs = {key: _to_model(value, self.engine.model) for key, value in inputs.items()}
-        streamer = _FirstToken()
+        inputs = placed(inputs, self.engine.model)
+        streamer = FirstToken()
         with torch.inference_mode():
             output = self.engine.model.generate(**inputs, do_sample=False, max_new_tokens=new_tokens, streamer=streamer)
         ended = time.perf_counter()
@@ -137,8 +123,3 @@ def _for_processor(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str
                 pictures.append(image.image if isinstance(image, Picture) else image)
         shown.append({**message, "content": [{"type": "image"} if p["type"] == "image" else p for p in parts]})
     return shown, pictures
-
-
-def _to_model(value: Any, model: Any) -> Any:
-    moved = value.to(model.device)
-    return moved.to(model.dtype) if moved.is_floating_point() else moved

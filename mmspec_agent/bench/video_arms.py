@@ -19,6 +19,7 @@ from mmspec_agent.video.gate import Gate
 from mmspec_agent.video.watch import DEFAULT_GATE
 from mmspec_agent.watching import FrameViewer, SeeingOptions
 
+from .first_token import FirstToken, placed
 from .forward_clock import ForwardClock
 from .video_scenes import Shot
 
@@ -80,22 +81,6 @@ class VisionClock:
         self.passes += 1
 
 
-class _FirstToken:
-    """A streamer that notes when the first new token comes; the first call brings the prompt."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.at = time.perf_counter()
-
-    def put(self, value: torch.Tensor) -> None:
-        self.calls += 1
-        if self.calls == 2:
-            self.at = time.perf_counter()
-
-    def end(self) -> None:
-        """Nothing to flush."""
-
-
 @dataclass
 class Transformers:
     """What webcam demos do: a fresh request for every frame; with ``history``, all frames and answers before in it."""
@@ -117,8 +102,8 @@ class Transformers:
         self._pictures.append(Image.fromarray(shot.image))
         text = self.processor.apply_chat_template(self._messages, tokenize=False, add_generation_prompt=True)
         inputs = self.processor(text=text, images=list(self._pictures), return_tensors="pt")
-        inputs = {name: self._placed(value) for name, value in inputs.items()}
-        first = _FirstToken()
+        inputs = placed(inputs, self.model)
+        first = FirstToken()
         with ForwardClock(self.model) as forwards, VisionClock(self.model) as vision, torch.inference_mode():
             out = self.model.generate(**inputs, do_sample=False, max_new_tokens=self.new_tokens, streamer=first)
         ended = time.perf_counter()
@@ -127,12 +112,6 @@ class Transformers:
         said = self.processor.decode(tokens, skip_special_tokens=True)
         self._messages.append({"role": "assistant", "content": [{"type": "text", "text": said}]})
         return Answered(said, tokens, first.at - started, ended - first.at, vision.passes, length, forwards.forwards)
-
-    def _placed(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        value = value.to(self.model.device)
-        return value.to(self.model.dtype) if value.is_floating_point() else value
 
 
 class Watching:
