@@ -33,10 +33,10 @@ SAVE_EVERY = 120.0
 """Seconds between checkpoints."""
 
 PLAN = (
-    StagePlan("windows", steps=1500, batch=10, rate=2e-3, warmup=60),
-    StagePlan("tower", steps=600, batch=10, rate=1.2e-3, warmup=40),
-    StagePlan("short", steps=900, batch=8, rate=2e-3, warmup=15),
-    StagePlan("long", steps=600, batch=6, rate=1e-3, warmup=10),
+    StagePlan("windows", steps=3000, batch=10, rate=2e-3, warmup=60),
+    StagePlan("tower", steps=1200, batch=10, rate=1.2e-3, warmup=40),
+    StagePlan("short", steps=900, batch=5, rate=2e-3, warmup=15),
+    StagePlan("long", steps=300, batch=4, rate=1e-3, warmup=10),
 )
 """Steps of each stage; batch is a worker's."""
 MIXES = {

@@ -15,8 +15,10 @@ NORM = 4.0
 """Length that projected vectors are drawn to (word embeddings of SmolLM2 have about 3)."""
 
 
-WEIGHTS = {"shape": 3.0, "color": 1.5, "size": 1.0, "texture": 1.0, "motion": 0.5, "same": 0.5, "word": 0.5}
-"""Of the heads' losses; 0.3 for the others, whose labels are rare or easy."""
+WEIGHTS = {"shape": 3.0, "color": 1.5, "size": 1.0, "texture": 1.0, "motion": 0.5, "same": 0.5, "word": 0.5,
+           "row": 0.7, "column": 0.7}  # fmt: skip
+"""Of the heads' losses; 0.3 for the others, whose labels are rare or easy. Convolutions know where a token is only by
+the padding at the borders, and learn to hand that on only when asked."""
 
 
 def pixels(images: list[np.ndarray]) -> Tensor:
@@ -101,7 +103,7 @@ class WindowStage(TowerStage):
         side, patch = self.WINDOW * self.PATCH, self.PATCH
         image = item.image[top * patch : top * patch + side, left * patch : left * patch + side]
         labels = {name: values[place] for name, values in item.labels.items()}
-        for name in ("same", "total"):
+        for name in ("same", "total", "row", "column"):
             labels[name] = np.full(len(place), IGNORE, np.int64)
         words = item.words[place] * self._placeless
         return Labelled(image, labels, words / np.maximum(words.sum(1, keepdims=True), 1e-6))
@@ -132,7 +134,7 @@ def dense_loss(logits: dict[str, Tensor], batch: list[Labelled]) -> dict[str, Te
         if bool((target != IGNORE).any()):
             part = F.cross_entropy(flat, target, weight=weight, ignore_index=IGNORE)
             total = total + part * WEIGHTS.get(name, 0.3)
-        if name in ("shape", "color", "same", "texture", "word"):
+        if name in ("shape", "color", "same", "texture", "word", "row", "column"):
             valid = (target != IGNORE) & ((target != flat.shape[-1] - 1) | (name != "shape"))
             hits = (flat.argmax(-1) == target)[valid].float()
             report[name] = hits.mean() if len(hits) else torch.zeros(())

@@ -23,8 +23,10 @@ HEADS: Final[dict[str, int]] = {
     "trend": len(TRENDS),
     "value": 10,
     "rank": 3,
+    "row": 12,
+    "column": 12,
 }
-"""Name of a label to its number of classes."""
+"""Name of a label to its number of classes; row and column are the token's own place."""
 
 LEXICON: Final = tuple(
     dict.fromkeys(
@@ -51,6 +53,7 @@ def label(scene: Scene, grid: int = 12, patch: int = 16) -> Labelled:
     image, ids = scene.render_with_ids(grid * patch)
     cover = covers(ids, grid, patch)
     labels = {name: np.full(grid * grid, IGNORE, np.int64) for name in HEADS}
+    labels["row"], labels["column"] = np.divmod(np.arange(grid * grid), grid)
     words = np.zeros((grid * grid, len(LEXICON)), np.float32)
     for identity in np.unique(cover):
         where = cover == identity
