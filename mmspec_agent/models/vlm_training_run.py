@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -161,9 +162,18 @@ def _work(
     resume: bool, queue: Any,
 ) -> None:  # fmt: skip
     torch.set_num_threads(1)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
     run_stages(out_dir, plans, path, seed, resume, Team(rank, size), lambda *event: queue.put(event))
     distributed.destroy_process_group()
+
+
+def _leave_with_parent() -> None:
+    """A run that was killed must not go on in its workers."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def finish(out_dir: Path, plans: Sequence[StagePlan], path: Path, seed: int, workers: int, evaluated: int) -> Path:

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -233,3 +235,31 @@ def test_building_leaves_the_language_model_as_it_was(tiny: Path, trained: Path)
     before = copy.deepcopy(language.state_dict())
     build_model(language, state, 3)
     assert all(torch.equal(value, before[name]) for name, value in language.state_dict().items())
+
+
+ORPHAN = """
+import multiprocessing, threading, time
+from mmspec_agent.models.vlm_training_run import _leave_with_parent
+
+def work():
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    print(multiprocessing.current_process().pid, flush=True)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=work)
+    process.start()
+    process.join()
+"""
+
+
+@pytest.mark.slow
+def test_workers_leave_with_a_run_that_was_killed(tmp_path: Path) -> None:
+    script = tmp_path / "orphan.py"
+    script.write_text(ORPHAN, encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert int(run.stdout.readline()) > 0
+        run.kill()
+        # The pipe ends when the last process that holds it is gone.
+        assert run.stdout.read() == ""
