@@ -14,6 +14,9 @@ from .scenes.labels import IGNORE, Labelled, label
 from .scenes.questions import ATTRIBUTES, Question, questions
 from .vlm_training_tower import WindowStage, dense_loss, pixels, tower_groups, word_loss
 
+LATE = ("position", "motion", "texture", "noise")
+"""Kinds of questions that are learned last; they are asked first about most pictures, for a picture's text is bounded."""
+
 OPEN, CLOSE = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 END = "<|im_end|>"
 TOKENS = 144
@@ -62,6 +65,8 @@ class Encoder:
         asked: list[Question] = questions(scene)
         if rng.random() < self.mix.focus:
             asked = [turn for turn in asked if turn.kind in (*ATTRIBUTES, "count", "text", "chart")]
+        if rng.random() < self.mix.focus:
+            asked.sort(key=lambda turn: turn.kind not in LATE)
         if rng.random() < self.mix.described:
             made = descriptions(scene)
             share = (0.66, 0.2, 0.14)[: len(made)]

@@ -37,12 +37,12 @@ PLAN = (
     StagePlan("windows", steps=3000, batch=10, rate=2e-3, warmup=60),
     StagePlan("tower", steps=1200, batch=10, rate=1.2e-3, warmup=40),
     StagePlan("short", steps=900, batch=5, rate=2e-3, warmup=15),
-    StagePlan("long", steps=300, batch=4, rate=1e-3, warmup=10),
+    StagePlan("long", steps=350, batch=4, rate=2e-3, warmup=10),
 )
 """Steps of each stage; batch is a worker's."""
 MIXES = {
     "short": Mix(visual=56, text=168, described=0.75, followed=0.05, focus=0.8),
-    "long": Mix(visual=144, text=208, described=0.65, followed=0.2, focus=0.3),
+    "long": Mix(visual=144, text=208, described=0.5, followed=0.1, focus=0.7),
 }
 
 

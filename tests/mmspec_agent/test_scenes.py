@@ -160,7 +160,7 @@ def test_labels_name_what_a_token_covers() -> None:
     assert shape[11, 11] == len(SHAPES)
     assert item.labels["size"].reshape(12, 12)[11, 11] == IGNORE
     words = {LEXICON[i] for i in np.flatnonzero(item.words.reshape(12, 12, -1)[2, 2])}
-    assert words == {"red", "circle", "large", "top", "left"}
+    assert words == {"red", "circle", "large", "top", "left", "still"}
     assert np.allclose(item.words.sum(1), 1)
 
 

@@ -28,11 +28,15 @@ HEADS: Final[dict[str, int]] = {
 }
 """Name of a label to its number of classes; row and column are the token's own place."""
 
+MOTION_WORDS: Final = {
+    "still": "still", "left": "leftward", "right": "rightward", "up": "upward", "down": "downward",
+}  # fmt: skip
 LEXICON: Final = tuple(
     dict.fromkeys(
         (
             *COLOR_NAMES, *SHAPES, *TEXTURES[1:], *SIZES, *NUMBERS[:6], *WORDS, *TRENDS, "background",
             "top", "bottom", "left", "right", "center", "tall", "short", "bar", "line", "sky", "night", "day",
+            "noisy", "clear", *MOTION_WORDS.values(),
         )
     )
 )  # fmt: skip
@@ -109,6 +113,7 @@ def _background_facts(scene: Scene, facts: dict[str, int], total: int) -> tuple[
         named += ["sky", background.kind]
     if scene.noisy is not None:
         facts["noisy"] = int(scene.noisy)
+        named.append("noisy" if scene.noisy else "clear")
     if 0 < total <= 5 and scene.kind == "objects":
         named.append(NUMBERS[total])
     return facts, named
@@ -126,6 +131,8 @@ def _thing_facts(scene: Scene, index: int, facts: dict[str, int]) -> tuple[dict[
         "same": same,
     }
     named = [thing.color, thing.color, thing.shape, thing.shape, thing.size, *thing.cell.split()]
+    if thing.shape != "lamp":
+        named.append(MOTION_WORDS[thing.motion])
     if thing.texture != "plain":
         named.append(thing.texture)
     if same > 1:
