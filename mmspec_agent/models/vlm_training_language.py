@@ -15,7 +15,7 @@ from .scenes.questions import ATTRIBUTES, Question, questions
 from .vlm_training_tower import WindowStage, dense_loss, pixels, tower_groups, word_loss
 
 LATE = ("position", "motion", "texture", "noise")
-"""Kinds of questions that are learned last; they are asked first about most pictures, for a picture's text is bounded."""
+"""Kinds of questions that are learned last; they are asked first about most pictures, for the text has its bounds."""
 
 OPEN, CLOSE = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 END = "<|im_end|>"
