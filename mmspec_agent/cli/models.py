@@ -55,6 +55,9 @@ def train_reference(
     seed: Annotated[int, typer.Option("--seed", help="Seed of scenes and weights.")] = 0,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; default: one a core.")] = None,
     evaluated: Annotated[int, typer.Option("--evaluate", min=0, help="Unseen scenes the result is measured on.")] = 100,
+    begin: Annotated[
+        Path | None, typer.Option("--begin", help="Weights of an earlier run (*.safetensors) to train further.")
+    ] = None,
     anew: Annotated[bool, typer.Option("--anew", help="Do not go on from a checkpoint.")] = False,
 ) -> None:
     """Train reference-vlm on rendered scenes (an hour or two on two cores; may be stopped and called again)."""
@@ -80,6 +83,7 @@ def train_reference(
             resume=not anew,
             workers=workers,
             evaluated=evaluated,
+            begin=begin,
             progress=progress,
         )
     typer.echo(f"weights and report are in {report.parent}; what was measured: {report}")

@@ -15,8 +15,10 @@ from queue import Empty
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import distributed
+
+from mmspec_agent.core.errors import ModelNotFound
 
 from . import reference_lm
 from .reference_vlm import build_processor, load_reference_vlm, reference_config
@@ -56,23 +58,29 @@ def train_reference(
     workers: int | None = None,
     evaluated: int = 100,
     language_model: Path | None = None,
+    begin: Path | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Train, write `reference_vlm.safetensors` and `reference_vlm_report.json` into out_dir, return the report's path.
 
     minutes, steps: limits by stage (windows, tower, short, long) in place of the plan's; whichever is reached first
-    ends a stage. workers: processes of one thread each, one a core by default. evaluated: unseen scenes the result
+    ends a stage. begin: weights of an earlier run to begin with; then only the stages through the language model run.
+    workers: processes of one thread each, one a core by default. evaluated: unseen scenes the result
     is measured on, 0 for none. With resume a run goes on from its last checkpoint (one every two minutes).
-    Raises ModelNotFound or ModelFetchError where `reference-lm` cannot be had.
+    Raises ModelNotFound or ModelFetchError where `reference-lm` cannot be had, ModelNotFound without `begin`'s file.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     path = language_model or reference_lm.fetch()
-    plans = [_limited(plan, minutes or {}, steps or {}) for plan in PLAN]
+    if begin is not None and not begin.is_file():
+        raise ModelNotFound(
+            f"There are no weights at {begin} to begin with; give a safetensors file of an earlier run."
+        )
+    plans = [_limited(plan, minutes or {}, steps or {}) for plan in PLAN if begin is None or plan.name in MIXES]
     workers = workers or len(os.sched_getaffinity(0))
     if workers == 1:
-        run_stages(out_dir, plans, path, seed, resume, ALONE, progress)
+        run_stages(out_dir, plans, path, seed, resume, ALONE, progress, begin)
     else:
-        _run_team(out_dir, plans, path, seed, resume, workers, progress)
+        _run_team(out_dir, plans, path, seed, resume, workers, progress, begin)
     return finish(out_dir, plans, path, seed, workers, evaluated)
 
 
@@ -88,6 +96,7 @@ def run_stages(
     resume: bool,
     team: Team,
     progress: Progress | None,
+    begin: Path | None = None,
 ) -> None:
     """Every stage that is not done yet, in this process, which is one of the team's."""
     torch.manual_seed(seed)
@@ -96,6 +105,9 @@ def run_stages(
     config = reference_config(copy.deepcopy(language.config), processor.image_token_id)
     model = Trainee(config, language.model.embed_tokens.weight, processor.tokenizer)
     saved = load_checkpoint(out_dir) if resume else None
+    if saved is None and begin is not None:
+        open_language(model, language, compiled=shutil.which("g++") is not None)
+        model.load_state_dict(load_file(begin), strict=False)
     clock = Clock() if saved is None else Clock(**saved["clock"])
     names = [plan.name for plan in plans]
     started = names.index(clock.stage) if clock.stage in names else 0
@@ -128,12 +140,15 @@ def _run_team(
     resume: bool,
     workers: int,
     progress: Progress | None,
+    begin: Path | None,
 ) -> None:
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         store = f"file://{folder}/store"
-        arguments = [(rank, workers, store, out_dir, plans, path, seed, resume, queue) for rank in range(workers)]
+        arguments = [
+            (rank, workers, store, out_dir, plans, path, seed, resume, begin, queue) for rank in range(workers)
+        ]
         team = [context.Process(target=_work, args=given) for given in arguments]
         for process in team:
             process.start()
@@ -159,12 +174,12 @@ def _run_team(
 
 def _work(
     rank: int, size: int, store: str, out_dir: Path, plans: Sequence[StagePlan], path: Path, seed: int,
-    resume: bool, queue: Any,
+    resume: bool, begin: Path | None, queue: Any,
 ) -> None:  # fmt: skip
     torch.set_num_threads(1)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
-    run_stages(out_dir, plans, path, seed, resume, Team(rank, size), lambda *event: queue.put(event))
+    run_stages(out_dir, plans, path, seed, resume, Team(rank, size), lambda *event: queue.put(event), begin)
     distributed.destroy_process_group()
 
 

@@ -180,6 +180,18 @@ def test_a_trained_model_is_built_answers_and_is_measured(tiny: Path, trained: P
     assert sum(asked for _, asked in result.kinds.values()) == 4
 
 
+def test_a_run_can_begin_with_the_weights_of_another(tiny: Path, trained: Path, tmp_path: Path) -> None:
+    weights = trained / vlm_training_run.WEIGHTS_NAME
+    report = json.loads(train(tmp_path, tiny, {"short": 1, "long": 0}, begin=weights).read_text(encoding="utf-8"))
+    assert set(report["stages"]) == {"short", "long"}
+    before, after = load_file(weights), load_file(tmp_path / vlm_training_run.WEIGHTS_NAME)
+    tower = [name for name in before if name.startswith("tower.") and before[name].dim() == 2]
+    near = [torch.allclose(before[name].float(), after[name].float(), atol=0.02) for name in tower]
+    assert all(near), "one step away, not begun anew"
+    with pytest.raises(ModelNotFound, match="nowhere"):
+        train(tmp_path / "other", tiny, STEPS, begin=tmp_path / "nowhere.safetensors")
+
+
 def test_the_picture_reaches_the_logits(tiny: Path, trained: Path) -> None:
     weights = trained / vlm_training_run.WEIGHTS_NAME
     model, processor = load_reference_vlm(torch.float32, weights=weights, language_model=tiny)
