@@ -151,26 +151,18 @@ class Position:
         run: list[int] = []
         here = self
         while len(run) < limit and not here.is_done:
-            some = here._told()[: limit - len(run)] if here._mask is None else []
-            if not some:
-                single = here.mask.single()
-                some = [] if single is None else [single]
+            # The engine knows text it forces as a whole; each of these tokens is alone in its mask.
+            some = here.matcher.compute_ff_tokens()[: limit - len(run)] if here._mask is None else []
+            if not some and (single := here.mask.single()) is not None:
+                some = [single]
             if not some:
                 break
             for token in some:
+                if here._mask is None:
+                    here._mask = TokenMask.only(token, self.plan.vocabulary.size)
                 here = here.after(token)
             run += some
         return run
-
-    def _told(self) -> list[int]:
-        """What the engine forces from here, which it knows as a whole: each token is alone in its mask."""
-        forced: list[int] = self.matcher.compute_ff_tokens()
-        here = self
-        for token in forced:
-            if here._mask is None:
-                here._mask = TokenMask.only(token, self.plan.vocabulary.size)
-            here = here.after(token)
-        return forced
 
     @property
     def mask(self) -> TokenMask:

@@ -144,7 +144,7 @@ class Vocabulary:
 
     def is_plain(self, token: int) -> bool:
         """Whether ``inside_string`` holds an id."""
-        return bool((int(self.inside_string[token >> 5]) >> (token & 31)) & 1)
+        return TokenMask(self.inside_string, self.size).allows(token)
 
     @cached_property
     def plain_count(self) -> int:

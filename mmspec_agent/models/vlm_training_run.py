@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import distributed
 
-from mmspec_agent.core.errors import ModelNotFound
+from mmspec_agent.core.errors import ModelError, ModelNotFound
 
 from . import reference_lm
 from .reference_vlm import build_processor, load_reference_vlm, reference_config
@@ -71,10 +71,8 @@ def train_reference(
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     path = language_model or reference_lm.fetch()
-    if begin is not None and not begin.is_file():
-        raise ModelNotFound(
-            f"There are no weights at {begin} to begin with; give a safetensors file of an earlier run."
-        )
+    if begin is not None:
+        _check_weights(begin)
     plans = [_limited(plan, minutes or {}, steps or {}) for plan in PLAN if begin is None or plan.name in MIXES]
     workers = workers or len(os.sched_getaffinity(0))
     if workers == 1:
@@ -82,6 +80,15 @@ def train_reference(
     else:
         _run_team(out_dir, plans, path, seed, resume, workers, progress, begin)
     return finish(out_dir, plans, path, seed, workers, evaluated)
+
+
+def _check_weights(begin: Path) -> None:
+    ask = f"give the {WEIGHTS_NAME} of an earlier run."
+    if not begin.is_file():
+        raise ModelNotFound(f"There are no weights at {begin} to begin with; {ask}")
+    parts = {name.partition(".")[0] for name in load_file(begin)}
+    if parts != {"tower", "projector", "language"}:
+        raise ModelError(f"{begin} holds {', '.join(sorted(parts))}, not tower, projector and language; {ask}")
 
 
 def _limited(plan: StagePlan, minutes: dict[str, float], steps: dict[str, int]) -> StagePlan:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mmspec_agent.core.errors import ModelNotFound
+from mmspec_agent.core.errors import ModelError, ModelNotFound
 from mmspec_agent.models import reference_vlm, vlm_training_run
 from mmspec_agent.models.reference_vlm import build_model, build_processor, load_reference_vlm
 from mmspec_agent.models.scenes import descriptions, questions, random_scene
@@ -190,6 +190,8 @@ def test_a_run_can_begin_with_the_weights_of_another(tiny: Path, trained: Path, 
     assert all(near), "one step away, not begun anew"
     with pytest.raises(ModelNotFound, match="nowhere"):
         train(tmp_path / "other", tiny, STEPS, begin=tmp_path / "nowhere.safetensors")
+    with pytest.raises(ModelError, match="not tower, projector and language"):
+        train(tmp_path / "other", tiny, STEPS, begin=tiny / "model.safetensors")
 
 
 def test_the_picture_reaches_the_logits(tiny: Path, trained: Path) -> None:
