@@ -91,14 +91,16 @@ class Report:
 
     def render(self, console: Console) -> None:
         """Ratios and bars as tables."""
-        ratios = Table("ratio", "median", "min", "max", title=f"mmspec bench {self.bench}", title_justify="left")
-        for name, spread in self.ratios.items():
-            ratios.add_row(name, *(f"{value:.2f}" for value in spread))
-        bars = Table("bar", "measured", "must be", "", title="bars", title_justify="left")
+        title = f"mmspec bench {self.bench}"
+        if self.ratios:
+            ratios = Table("ratio", "median", "min", "max", title=title, title_justify="left")
+            for name, spread in self.ratios.items():
+                ratios.add_row(name, *(f"{value:.2f}" for value in spread))
+            console.print(ratios)
+        bars = Table("bar", "measured", "must be", "", title="bars" if self.ratios else title, title_justify="left")
         for bar in self.bars:
             verdict = "[green]ok[/]" if bar.ok else "[red]falls short[/]"
             bars.add_row(bar.name, f"{bar.value:.3f}", f"{'≤' if bar.at_most else '≥'} {bar.bar:g}", verdict)
-        console.print(ratios)
         if self.bars:
             console.print(bars)
 

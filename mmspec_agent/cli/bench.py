@@ -34,6 +34,7 @@ def register(app: typer.Typer) -> None:
     group.command("image")(image)
     group.command("calls")(calls)
     group.command("video")(video)
+    group.command("reference")(reference)
     app.add_typer(group, name="bench")
 
 
@@ -100,6 +101,29 @@ def image(
     )
     with Bars() as bars:
         report = run(options, bars)
+    finish(report, as_json)
+
+
+def reference(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="At least 1,000 scenes.")] = False,
+    scenes: Annotated[
+        int, typer.Option(min=1, help="Unseen scenes: seven questions and a description about each.")
+    ] = 100,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes of one thread; default: one a core.")] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights that train-reference wrote, instead of the shipped ones.")
+    ] = None,
+) -> None:
+    """How often reference-vlm is right about scenes it has not seen, with its picture and with a grey one."""
+    from mmspec_agent.bench.reference import ReferenceOptions, run
+
+    from .console import quiet_libraries
+    from .progress import Bars
+
+    quiet_libraries()
+    with Bars() as bars:
+        report = run(ReferenceOptions(scenes=scenes, full=full, workers=workers, weights=weights), bars)
     finish(report, as_json)
 
 

@@ -50,13 +50,13 @@ def get(
 def train_reference(
     out: Annotated[Path, typer.Argument(help="Folder for checkpoints, weights and report; a run there goes on.")],
     minutes: Annotated[
-        float | None, typer.Option("--minutes", min=0.0, help="Limit of each of the four stages; default: the plan's.")
+        float | None, typer.Option("--minutes", min=0.0, help="Limit of each stage; default: the plan's.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of scenes and weights.")] = 0,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; default: one a core.")] = None,
     evaluated: Annotated[int, typer.Option("--evaluate", min=0, help="Unseen scenes the result is measured on.")] = 100,
     begin: Annotated[
-        Path | None, typer.Option("--begin", help="Weights of an earlier run (*.safetensors) to train further.")
+        Path | None, typer.Option("--begin", help="Weights of another run (*.safetensors) to train further.")
     ] = None,
     anew: Annotated[bool, typer.Option("--anew", help="Do not go on from a checkpoint.")] = False,
 ) -> None:
@@ -65,7 +65,7 @@ def train_reference(
 
     from .progress import Bars
 
-    stages = [plan.name for plan in vlm_training_run.PLAN]
+    stages = [plan.name for plan in (*vlm_training_run.PLAN, *vlm_training_run.FURTHER)]
     with Bars() as bars:
         at = ""
 

@@ -1,35 +1,96 @@
 """What the reference model gets right on scenes it has not seen, with the picture and without."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
 
 from .scenes import Question, Scene, check_answer, check_description, descriptions, questions, random_scene
 from .scenes.questions import ATTRIBUTES
 
 UNSEEN = 500_000_000
 """Evaluation seeds start here; training takes its own from one thousand millions on."""
+SAMPLES = 12
 
 
 class Evaluation(NamedTuple):
-    """Shares between 0 and 1; kinds maps each kind of question to (right, asked)."""
+    """What was right of what was asked; parts over different scenes can be joined.
+
+    kinds maps each kind of question to (right, asked); stated and true count facts of full descriptions; values counts
+    the right answers among equal choices; samples are (question, right answer, reply).
+    """
 
     scenes: int
     withheld: bool
-    attributes: float
-    counting: float
-    description_facts: float
-    stated: int
     kinds: dict[str, tuple[int, int]]
+    stated: int
+    true: int
+    values: Counter[tuple[str, tuple[str, ...], str]]
     samples: list[tuple[str, str, str]]
+
+    @property
+    def attributes(self) -> float:
+        """Share of attribute questions answered right, 0 to 1."""
+        return self._share(ATTRIBUTES)
+
+    @property
+    def counting(self) -> float:
+        """Share of questions about a number that were answered right, 0 to 1."""
+        return self._share(("count",))
+
+    @property
+    def description_facts(self) -> float:
+        """Share of the facts stated in full descriptions that are true, 0 to 1."""
+        return self.true / max(1, self.stated)
+
+    def chance(self, kinds: Sequence[str]) -> float:
+        """Share right for who sees no picture and always gives the most frequent answer among the same choices."""
+        best: dict[tuple[str, tuple[str, ...]], int] = defaultdict(int)
+        asked = 0
+        for (kind, choices, _), number in self.values.items():
+            if kind in kinds:
+                best[kind, choices] = max(best[kind, choices], number)
+                asked += number
+        return sum(best.values()) / max(1, asked)
 
     def as_dict(self) -> dict[str, Any]:
         """For the report."""
-        return {**self._asdict(), "kinds": {k: list(v) for k, v in self.kinds.items()}}
+        return {
+            "scenes": self.scenes,
+            "attributes": self.attributes,
+            "counting": self.counting,
+            "description_facts": self.description_facts,
+            "stated": self.stated,
+            "true": self.true,
+            "chance": {"attributes": self.chance(ATTRIBUTES), "counting": self.chance(("count",))},
+            "kinds": {kind: list(pair) for kind, pair in self.kinds.items()},
+            "samples": [list(sample) for sample in self.samples],
+        }
+
+    def _share(self, kinds: Sequence[str]) -> float:
+        right = sum(self.kinds[kind][0] for kind in kinds if kind in self.kinds)
+        asked = sum(self.kinds[kind][1] for kind in kinds if kind in self.kinds)
+        return right / max(1, asked)
+
+
+def joined(parts: Sequence[Evaluation]) -> Evaluation:
+    """One evaluation of all the parts' scenes; samples are the first part's."""
+    kinds: dict[str, tuple[int, int]] = {}
+    for kind in sorted({kind for part in parts for kind in part.kinds}):
+        pairs = [part.kinds.get(kind, (0, 0)) for part in parts]
+        kinds[kind] = (sum(right for right, _ in pairs), sum(asked for _, asked in pairs))
+    return Evaluation(
+        scenes=sum(part.scenes for part in parts),
+        withheld=parts[0].withheld,
+        kinds=kinds,
+        stated=sum(part.stated for part in parts),
+        true=sum(part.true for part in parts),
+        values=sum((part.values for part in parts), Counter()),
+        samples=parts[0].samples,
+    )
 
 
 def evaluate(
@@ -47,30 +108,34 @@ def evaluate(
 
     withhold: the model sees an even grey instead of the picture. Counting is about one to five things.
     """
-    kinds: dict[str, list[bool]] = defaultdict(list)
-    stated = true = 0
-    samples: list[tuple[str, str, str]] = []
+    parts = []
     for start in range(0, count, batch):
         scenes = [random_scene(UNSEEN + seed + i) for i in range(start, min(count, start + batch))]
-        asked = [chosen(scene, per_scene) for scene in scenes]
-        pictures = [np.full((192, 192, 3), 128, np.uint8) if withhold else scene.render() for scene in scenes]
-        replies = answer(model, processor, pictures, [[q.text for q in qs] for qs in asked])
-        for scene, qs, texts in zip(scenes, asked, replies):
-            for question, text in zip(qs, texts):
-                if question.kind == "description":
-                    of, right = check_description(scene, text)
-                    stated, true = stated + of, true + right
-                else:
-                    kinds[question.kind].append(check_answer(question, text))
-                if len(samples) < 12:
-                    samples.append((question.text, question.answer, text))
+        parts.append(_evaluate_batch(model, processor, scenes, withhold, per_scene))
         if progress is not None:
             progress(min(count, start + batch), count)
-    totals = {kind: (sum(marks), len(marks)) for kind, marks in sorted(kinds.items())}
-    attributes = _share(totals, ATTRIBUTES)
-    return Evaluation(
-        count, withhold, attributes, _share(totals, ("count",)), true / max(1, stated), stated, totals, samples
-    )
+    return joined(parts)
+
+
+def _evaluate_batch(model: Any, processor: Any, scenes: list[Scene], withhold: bool, per_scene: int) -> Evaluation:
+    asked = [chosen(scene, per_scene) for scene in scenes]
+    pictures = [np.full((192, 192, 3), 128, np.uint8) if withhold else scene.render() for scene in scenes]
+    replies = answer(model, processor, pictures, [[q.text for q in qs] for qs in asked])
+    marks: dict[str, list[bool]] = defaultdict(list)
+    values: Counter[tuple[str, tuple[str, ...], str]] = Counter()
+    stated = true = 0
+    samples: list[tuple[str, str, str]] = []
+    for scene, qs, texts in zip(scenes, asked, replies):
+        for question, text in zip(qs, texts):
+            samples.append((question.text, question.answer, text))
+            if question.kind == "description":
+                of, right = check_description(scene, text)
+                stated, true = stated + of, true + right
+            else:
+                marks[question.kind].append(check_answer(question, text))
+                values[question.kind, question.choices, question.value] += 1
+    kinds = {kind: (sum(right), len(right)) for kind, right in sorted(marks.items())}
+    return Evaluation(len(scenes), withhold, kinds, stated, true, values, samples[:SAMPLES])
 
 
 def chosen(scene: Scene, number: int) -> list[Question]:
@@ -83,12 +148,6 @@ def chosen(scene: Scene, number: int) -> list[Question]:
 def _place(made: list[Question], index: int) -> int:
     """How many questions of the same kind come before: variety first."""
     return sum(made[i].kind == made[index].kind for i in range(index))
-
-
-def _share(totals: dict[str, tuple[int, int]], kinds: Sequence[str]) -> float:
-    right = sum(totals[kind][0] for kind in kinds if kind in totals)
-    asked = sum(totals[kind][1] for kind in kinds if kind in totals)
-    return right / max(1, asked)
 
 
 @torch.no_grad()
@@ -129,18 +188,23 @@ def _continue(model: Any, tokenizer: Any, cache: Any, past: int, tails: list[str
     tail_mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in encoded])
     mask = torch.cat([torch.ones(len(tails), past, dtype=torch.long), tail_mask], 1)
     positions = past - 1 + tail_mask.cumsum(1).clamp(min=1)
-    written: list[Tensor] = []
-    done = torch.zeros(len(tails), dtype=torch.bool)
+    written: list[list[int]] = [[] for _ in tails]
+    alive, done = torch.arange(len(tails)), torch.zeros(len(tails), dtype=torch.bool)
     for _ in range(limit):
         out = model(input_ids=ids, attention_mask=mask, position_ids=positions, cache=cache, logits_to_keep=1)
-        ids = out.logits[:, -1].argmax(-1, keepdim=True)
-        written.append(ids[:, 0])
-        done |= ids[:, 0] == tokenizer.eos_token_id
+        following = out.logits[:, -1].argmax(-1)
+        for row, token in zip(alive.tolist(), following.tolist()):
+            written[row].append(token)
+        done = done | (following == tokenizer.eos_token_id)
         if bool(done.all()):
             break
-        mask = torch.cat([mask, torch.ones(len(tails), 1, dtype=torch.long)], 1)
-        positions = positions[:, -1:] + 1
-    return list(_texts(torch.stack(written, 1).tolist(), tokenizer))
+        ids, positions, mask = following[:, None], positions[:, -1:] + 1, F.pad(mask, (0, 1), value=1)
+        # Short answers end long before descriptions: rows that are done leave the batch in few large steps.
+        if 2 * int(done.sum()) >= len(alive):
+            going = (~done).nonzero()[:, 0]
+            ids, positions, mask, alive, done = ids[going], positions[going], mask[going], alive[going], done[going]
+            cache.batch_select_indices(going)
+    return list(_texts(written, tokenizer))
 
 
 def _texts(rows: list[list[int]], tokenizer: Any) -> Iterator[str]:

@@ -26,7 +26,7 @@ from .vlm_training import ALONE, Clock, Progress, StagePlan, Team, load_checkpoi
 from .vlm_training_evaluation import evaluate
 from .vlm_training_language import LanguageStage, Mix
 from .vlm_training_model import Trainee, load_language_model, open_language
-from .vlm_training_tower import TowerStage, WindowStage
+from .vlm_training_tower import HeadsStage, TowerStage, WindowStage
 
 WEIGHTS_NAME, REPORT_NAME = "reference_vlm.safetensors", "reference_vlm_report.json"
 FIRST_SCENE = 1_000_000_000
@@ -42,9 +42,15 @@ PLAN = (
     StagePlan("long", steps=350, batch=4, rate=2e-3, warmup=10),
 )
 """Steps of each stage; batch is a worker's."""
+FURTHER = (
+    StagePlan("heads", steps=150, batch=10, rate=4e-3, warmup=10),
+    StagePlan("tower", steps=1000, batch=10, rate=1e-3, warmup=20),
+    StagePlan("long", steps=1200, batch=4, rate=2e-3, warmup=20),
+)
+"""The same for weights of an earlier run, whose heads are gone."""
 MIXES = {
     "short": Mix(visual=56, text=168, described=0.75, followed=0.05, focus=0.8),
-    "long": Mix(visual=144, text=208, described=0.5, followed=0.1, focus=0.7),
+    "long": Mix(visual=144, text=208, described=0.8, followed=0.1, focus=0.7),
 }
 
 
@@ -64,7 +70,7 @@ def train_reference(
     """Train, write `reference_vlm.safetensors` and `reference_vlm_report.json` into out_dir, return the report's path.
 
     minutes, steps: limits by stage (windows, tower, short, long) in place of the plan's; whichever is reached first
-    ends a stage. begin: weights of an earlier run to begin with; then only the stages through the language model run.
+    ends a stage. begin: weights of an earlier run, which are trained further as `FURTHER` plans.
     workers: processes of one thread each, one a core by default. evaluated: unseen scenes the result
     is measured on, 0 for none. With resume a run goes on from its last checkpoint (one every two minutes).
     Raises ModelNotFound or ModelFetchError where `reference-lm` cannot be had, ModelNotFound without `begin`'s file.
@@ -73,13 +79,18 @@ def train_reference(
     path = language_model or reference_lm.fetch()
     if begin is not None:
         _check_weights(begin)
-    plans = [_limited(plan, minutes or {}, steps or {}) for plan in PLAN if begin is None or plan.name in MIXES]
-    workers = workers or len(os.sched_getaffinity(0))
+    plans = [_limited(plan, minutes or {}, steps or {}) for plan in (PLAN if begin is None else FURTHER)]
+    workers = workers or default_workers()
     if workers == 1:
         run_stages(out_dir, plans, path, seed, resume, ALONE, progress, begin)
     else:
         _run_team(out_dir, plans, path, seed, resume, workers, progress, begin)
     return finish(out_dir, plans, path, seed, workers, evaluated)
+
+
+def default_workers() -> int:
+    """One process for each core this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_weights(begin: Path) -> None:
@@ -134,6 +145,8 @@ def make_stage(plan: StagePlan, model: Trainee, tokenizer: Any, first: int) -> A
     """The stage of a plan; its scenes have seeds from `first` on."""
     if plan.name == "windows":
         return WindowStage(model, plan.batch, first)
+    if plan.name == "heads":
+        return HeadsStage(model, plan.batch, first)
     if plan.name == "tower":
         return TowerStage(model, plan.batch, first)
     return LanguageStage(model, tokenizer, plan.batch, first, MIXES[plan.name])

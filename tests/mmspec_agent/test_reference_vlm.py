@@ -29,6 +29,7 @@ from mmspec_agent.models.vlm_training_run import train_reference
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<empty_output>"]
 STEPS = {"windows": 1, "tower": 1, "short": 2, "long": 1}
+FURTHER_STEPS = {"heads": 2, "tower": 0, "long": 1}
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,8 @@ def small_batches() -> Iterator[None]:
     plans = tuple(StagePlan(name, 1, 2, 1e-3, warmup=1) for name in STEPS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vlm_training_run, "PLAN", plans)
+        further = tuple(StagePlan(name, 1, 2, 1e-3, warmup=1) for name in FURTHER_STEPS)
+        patch.setattr(vlm_training_run, "FURTHER", further)
         patch.setattr("shutil.which", lambda *_, **__: None)
         yield
 
@@ -182,8 +185,12 @@ def test_a_trained_model_is_built_answers_and_is_measured(tiny: Path, trained: P
 
 def test_a_run_can_begin_with_the_weights_of_another(tiny: Path, trained: Path, tmp_path: Path) -> None:
     weights = trained / vlm_training_run.WEIGHTS_NAME
-    report = json.loads(train(tmp_path, tiny, {"short": 1, "long": 0}, begin=weights).read_text(encoding="utf-8"))
-    assert set(report["stages"]) == {"short", "long"}
+    heads_only = {"heads": 1, "tower": 0, "long": 0}
+    train(tmp_path / "heads", tiny, heads_only, begin=weights)
+    untouched = load_file(tmp_path / "heads" / vlm_training_run.WEIGHTS_NAME)
+    assert all(torch.equal(value, untouched[name]) for name, value in load_file(weights).items())
+    report = json.loads(train(tmp_path, tiny, FURTHER_STEPS, begin=weights).read_text(encoding="utf-8"))
+    assert {name: stage["steps"] for name, stage in report["stages"].items()} == FURTHER_STEPS
     before, after = load_file(weights), load_file(tmp_path / vlm_training_run.WEIGHTS_NAME)
     tower = [name for name in before if name.startswith("tower.") and before[name].dim() == 2]
     near = [torch.allclose(before[name].float(), after[name].float(), atol=0.02) for name in tower]

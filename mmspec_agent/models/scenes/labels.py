@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .scene import Image, Scene
-from .vocabulary import BACKGROUNDS, COLOR_NAMES, MOTIONS, NUMBERS, SHAPES, SIZES, TEXTURES, TRENDS, WORDS
+from .vocabulary import BACKGROUNDS, CELLS, COLOR_NAMES, MOTIONS, NUMBERS, SHAPES, SIZES, TEXTURES, TRENDS, WORDS
 
 IGNORE: Final = -100
 HEADS: Final[dict[str, int]] = {
@@ -25,8 +25,9 @@ HEADS: Final[dict[str, int]] = {
     "rank": 3,
     "row": 12,
     "column": 12,
+    "cell": len(CELLS),
 }
-"""Name of a label to its number of classes; row and column are the token's own place."""
+"""Name of a label to its number of classes; row and column are the token's own place, cell that of its object."""
 
 MOTION_WORDS: Final = {
     "still": "still", "left": "leftward", "right": "rightward", "up": "upward", "down": "downward",
@@ -129,10 +130,12 @@ def _thing_facts(scene: Scene, index: int, facts: dict[str, int]) -> tuple[dict[
         "texture": TEXTURES.index(thing.texture),
         "motion": MOTIONS.index(thing.motion),
         "same": same,
+        "cell": CELLS.index(thing.cell),
     }
-    named = [thing.color, thing.color, thing.shape, thing.shape, thing.size, *thing.cell.split()]
+    place = thing.cell.split()
+    named = [thing.color, thing.color, thing.shape, thing.shape, thing.size, *place, *place]
     if thing.shape != "lamp":
-        named.append(MOTION_WORDS[thing.motion])
+        named += [MOTION_WORDS[thing.motion]] * (1 if thing.motion == "still" else 2)
     if thing.texture != "plain":
         named.append(thing.texture)
     if same > 1:
