@@ -1,6 +1,6 @@
 """Second stage: questions and descriptions through the language model, many branches behind one picture."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,8 @@ from .scenes.labels import IGNORE, Labelled, label
 from .scenes.questions import ATTRIBUTES, Question, questions
 from .vlm_training_tower import WindowStage, dense_loss, pixels, tower_groups, word_loss
 
-LATE = ("position", "motion", "texture", "noise")
+FOCUSED = (*ATTRIBUTES, "count", "text", "chart", "relation", "existence")
+LATE = ("position", "motion", "texture", "noise", "relation")
 """Kinds of questions that are learned last; they are asked first about most pictures, for the text has its bounds."""
 
 OPEN, CLOSE = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
@@ -26,7 +27,8 @@ class Mix(NamedTuple):
     """What a picture's sequence is made of.
 
     visual and text: tokens of each; described: share of pictures with a description; followed: of branches with two
-    turns; focus: of pictures whose questions are about attributes and counts alone.
+    turns; focus: of pictures without the rarer kinds of questions, and of those with what is learned late first. sees:
+    whether the tower goes on learning labels and words, which takes a third of a step; else it stays as it is.
     """
 
     visual: int
@@ -34,6 +36,7 @@ class Mix(NamedTuple):
     described: float
     followed: float
     focus: float = 0.0
+    sees: bool = True
 
 
 class Row(NamedTuple):
@@ -64,9 +67,9 @@ class Encoder:
         row = Row(self._keep(item, rng), [], [], [], [], [])
         asked: list[Question] = questions(scene)
         if rng.random() < self.mix.focus:
-            asked = [turn for turn in asked if turn.kind in (*ATTRIBUTES, "count", "text", "chart")]
+            asked = [turn for turn in asked if turn.kind in FOCUSED]
         if rng.random() < self.mix.focus:
-            asked.sort(key=lambda turn: turn.kind not in LATE)
+            asked = sorted(_few_of_each(asked), key=lambda turn: turn.kind not in LATE)
         if rng.random() < self.mix.described:
             made = descriptions(scene)
             share = (0.66, 0.2, 0.14)[: len(made)]
@@ -109,8 +112,19 @@ class Encoder:
         return True
 
 
+def _few_of_each(asked: list[Question], few: int = 2) -> list[Question]:
+    """The questions without those whose kind came `few` times already: pairs of things make many relations."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for turn in asked:
+        seen[turn.kind] += 1
+        if seen[turn.kind] <= few:
+            kept.append(turn)
+    return kept
+
+
 class LanguageStage:
-    """Tower, projector and low-rank changes, on answers; labels and words go on beside."""
+    """Projector and low-rank changes, on answers; where the mix says so, the tower on labels and words beside."""
 
     def __init__(self, model: Any, tokenizer: Any, batch: int, seed: int, mix: Mix) -> None:
         self.model, self.batch, self.seed, self.mix = model, batch, seed, mix
@@ -120,33 +134,45 @@ class LanguageStage:
 
     def groups(self, rate: float) -> list[dict[str, Any]]:
         lora = dict(self.model.language.named_parameters())
-        return [
+        groups: list[dict[str, Any]] = [
             {"params": [p for name, p in lora.items() if name.endswith("_a")], "lr": rate * 0.5, "weight_decay": 0.0},
             {"params": [p for name, p in lora.items() if name.endswith("_b")], "lr": rate, "weight_decay": 0.0},
             {"params": list(self.model.projector.parameters()), "lr": rate * 0.4},
-            {"params": list(self.model.heads.parameters()), "lr": rate * 0.4},
-            *tower_groups(self.model, rate * 0.12),
         ]
+        if self.mix.sees:
+            groups.append({"params": list(self.model.heads.parameters()), "lr": rate * 0.4})
+            groups += tower_groups(self.model, rate * 0.12)
+        return groups
 
     def backward(self, step: int) -> dict[str, float]:
         rng = np.random.default_rng((self.seed, step))
         scenes = [random_scene(self.seed + step * self.batch + i) for i in range(self.batch)]
         items = [label(scene) for scene in scenes]
         rows = [self.encoder.row(scene, item, rng) for scene, item in zip(scenes, items)]
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(self.mix.sees):
             features = self.model.features(pixels([item.image for item in items]))
+        with torch.autocast("cpu", torch.bfloat16):
             # What answers teach reaches the projector, not the tower: its few pictures a step would only unsettle it.
             projected = self.model.projector(features.detach())
-            worded = self.model.projector(features)
-            logits = self.model.heads(features)
-        dense = dense_loss(logits, items) | word_loss(worded.float(), self.model.lexicon, items)
         inputs, positions, bias = assemble(rows, projected, self.model.language.embedding, self.encoder)
         hidden = self.model.language(inputs, positions, bias)
         loss, report = answer_loss(hidden, rows, self.encoder, self.model.language.embedding, self.vocabulary, rng)
-        (loss + dense["labels"] + 0.5 * dense["words"] + dense["norm"]).backward()  # type: ignore[no-untyped-call]
-        close = self._windows.backward(step)
-        seen = {"seen": float(dense["shape"]), "close": close["shape"], "loss": float(loss.detach())}
-        return seen | report
+        beside, seen = self._beside(features, projected, items)
+        (loss + beside).backward()  # type: ignore[no-untyped-call]
+        if self.mix.sees:
+            seen["close"] = self._windows.backward(step)["shape"]
+        return seen | {"loss": float(loss.detach())} | report
+
+    def _beside(self, features: Tensor, projected: Tensor, items: list[Labelled]) -> tuple[Tensor, dict[str, float]]:
+        """The loss of words, and of labels where the tower goes on learning."""
+        if not self.mix.sees:
+            words = word_loss(projected.float(), self.model.lexicon, items)
+            return 0.5 * words["words"] + words["norm"], {}
+        with torch.autocast("cpu", torch.bfloat16):
+            worded = self.model.projector(features)
+            logits = self.model.heads(features)
+        dense = dense_loss(logits, items) | word_loss(worded.float(), self.model.lexicon, items)
+        return dense["labels"] + 0.5 * dense["words"] + dense["norm"], {"seen": float(dense["shape"])}
 
 
 def assemble(rows: list[Row], projected: Tensor, embedding: Tensor, encoder: Encoder) -> tuple[Tensor, Tensor, Tensor]:

@@ -39,18 +39,18 @@ PLAN = (
     StagePlan("windows", steps=3000, batch=10, rate=2e-3, warmup=60),
     StagePlan("tower", steps=1200, batch=10, rate=1.2e-3, warmup=40),
     StagePlan("short", steps=900, batch=5, rate=2e-3, warmup=15),
-    StagePlan("long", steps=350, batch=4, rate=2e-3, warmup=10),
+    StagePlan("long", steps=600, batch=4, rate=2e-3, warmup=10),
 )
 """Steps of each stage; batch is a worker's."""
 FURTHER = (
     StagePlan("heads", steps=150, batch=10, rate=4e-3, warmup=10),
     StagePlan("tower", steps=1000, batch=10, rate=1e-3, warmup=20),
-    StagePlan("long", steps=1200, batch=4, rate=2e-3, warmup=20),
+    StagePlan("long", steps=600, batch=4, rate=2e-3, warmup=20),
 )
 """The same for weights of an earlier run, whose heads are gone."""
 MIXES = {
     "short": Mix(visual=56, text=168, described=0.75, followed=0.05, focus=0.8),
-    "long": Mix(visual=144, text=208, described=0.8, followed=0.1, focus=0.7),
+    "long": Mix(visual=144, text=208, described=0.8, followed=0.1, focus=0.7, sees=False),
 }
 
 

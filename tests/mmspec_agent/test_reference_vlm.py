@@ -4,6 +4,7 @@ import copy
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from mmspec_agent.models.scenes import descriptions, questions, random_scene
 from mmspec_agent.models.scenes.labels import IGNORE, label
 from mmspec_agent.models.vlm_training import StagePlan, load_checkpoint
 from mmspec_agent.models.vlm_training_evaluation import answer, evaluate
-from mmspec_agent.models.vlm_training_language import Encoder, Mix, assemble
+from mmspec_agent.models.vlm_training_language import Encoder, Mix, _few_of_each, assemble
 from mmspec_agent.models.vlm_training_lora import LoraModel
 from mmspec_agent.models.vlm_training_run import train_reference
 
@@ -128,6 +129,15 @@ def test_branches_see_the_picture_and_themselves_only(tiny: Path) -> None:
             assert all(target != IGNORE for target in row.targets[start:end])
 
 
+def test_no_kind_of_question_crowds_out_the_others() -> None:
+    scene = next(scene for scene in map(random_scene, range(100)) if len(scene.things) == 5)
+    asked = questions(scene)
+    kept = _few_of_each(asked)
+    assert Counter(turn.kind for turn in asked)["relation"] > 2
+    assert Counter(turn.kind for turn in kept) == {k: min(2, n) for k, n in Counter(t.kind for t in asked).items()}
+    assert kept == [turn for turn in asked if turn in kept]
+
+
 def test_visible_tokens_cover_the_objects_first(tiny: Path) -> None:
     encoder = Encoder(build_processor(tiny).tokenizer, Mix(visual=60, text=60, described=0, followed=0))
     item = label(random_scene(2))
@@ -189,6 +199,11 @@ def test_a_run_can_begin_with_the_weights_of_another(tiny: Path, trained: Path, 
     train(tmp_path / "heads", tiny, heads_only, begin=weights)
     untouched = load_file(tmp_path / "heads" / vlm_training_run.WEIGHTS_NAME)
     assert all(torch.equal(value, untouched[name]) for name, value in load_file(weights).items())
+    answers_only = {"heads": 0, "tower": 0, "long": 1}
+    train(tmp_path / "answers", tiny, answers_only, begin=weights)
+    changed = load_file(tmp_path / "answers" / vlm_training_run.WEIGHTS_NAME)
+    moved = {name.partition(".")[0] for name, value in load_file(weights).items() if (value != changed[name]).any()}
+    assert moved == {"projector", "language"}, "the tower stays while answers are learned"
     report = json.loads(train(tmp_path, tiny, FURTHER_STEPS, begin=weights).read_text(encoding="utf-8"))
     assert {name: stage["steps"] for name, stage in report["stages"].items()} == FURTHER_STEPS
     before, after = load_file(weights), load_file(tmp_path / vlm_training_run.WEIGHTS_NAME)
