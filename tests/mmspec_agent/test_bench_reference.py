@@ -58,6 +58,7 @@ def test_a_bar_that_falls_short_is_named(name: str) -> None:
 
 
 @pytest.mark.reference
+@pytest.mark.slow
 def test_rows_that_end_early_leave_and_change_nothing() -> None:
     """Seven short answers and a description a picture, in one batch, equal each asked by itself."""
     model, processor = load_reference_vlm(torch.float32)

@@ -5,13 +5,11 @@ import json
 import pytest
 import torch
 
+from mmspec_agent.bench.reference import bars
 from mmspec_agent.models.reference_vlm import REPORT, WEIGHTS, load_reference_vlm
 from mmspec_agent.models.vlm_training_evaluation import Evaluation, evaluate
 
 SCENES = 100
-BARS = {"attributes": 0.90, "counting": 0.80, "description_facts": 0.80}
-"""Shares of right answers. For facts in descriptions the specification asks for 0.9, which these weights do not reach
-(the report says 0.85): they know little of how two things lie to each other."""
 
 
 def test_the_report_tells_how_the_weights_came_about() -> None:
@@ -32,17 +30,15 @@ def measured() -> tuple[Evaluation, Evaluation]:
 @pytest.mark.slow
 @pytest.mark.reference
 def test_answers_on_unseen_scenes_keep_their_bars(measured: tuple[Evaluation, Evaluation]) -> None:
-    seen, _ = measured
-    for name, bar in BARS.items():
-        assert getattr(seen, name) >= bar, (name, seen)
+    """Attributes 0.90, counting 0.80, facts 0.90; without the picture no more than guesses are worth."""
+    assert not [bar for bar in bars(*measured) if not bar.ok], measured
 
 
 @pytest.mark.slow
 @pytest.mark.reference
 def test_without_the_picture_answers_fall(measured: tuple[Evaluation, Evaluation]) -> None:
     seen, withheld = measured
-    assert withheld.attributes < 0.4
-    assert withheld.counting < 0.5
+    assert withheld.true < 0.3 * seen.true
     for kind in ("background", "color", "position", "shape"):
         right, asked = withheld.kinds[kind]
         assert right <= 0.25 * asked < 0.75 * seen.kinds[kind][0]
