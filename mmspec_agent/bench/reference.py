@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mmspec_agent.models.progress import Progress, Silent
-from mmspec_agent.models.reference_vlm import load_reference_vlm
+from mmspec_agent.models.reference_vlm import find_parts, load_reference_vlm
 from mmspec_agent.models.scenes.questions import ATTRIBUTES
 from mmspec_agent.models.vlm_training_evaluation import Evaluation, evaluate, joined
 from mmspec_agent.models.vlm_training_run import default_workers
@@ -48,8 +48,9 @@ class Chunk(NamedTuple):
 
 
 def run(options: ReferenceOptions, progress: Progress | None = None) -> Report:
-    """Evaluate and hold the result against the bars."""
+    """Evaluate and hold the result against the bars. Raises ModelNotFound or ModelError before any work."""
     progress = progress or Silent()
+    find_parts(options.weights)
     chunks = [
         Chunk(withhold, seed, min(CHUNK, options.count - seed))
         for withhold in (False, True)

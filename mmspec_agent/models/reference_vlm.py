@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor, SegformerConfig
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-from mmspec_agent.core.errors import ModelFetchError, ModelNotFound
+from mmspec_agent.core.errors import ModelError, ModelFetchError, ModelNotFound
 
 from . import reference_lm
 from .home import home, is_complete, model_folder
@@ -110,20 +110,44 @@ def load_reference_vlm(
     """The model (LlavaForConditionalGeneration, eval mode) and its LlavaProcessor.
 
     weights: a safetensors file of tower, projector and low-rank changes, the shipped one by default.
-    language_model: folder of SmolLM2-135M-Instruct, `reference-lm` by default. Raises ModelNotFound.
+    language_model: folder of SmolLM2-135M-Instruct, `reference-lm` by default. Raises as `find_parts`.
     """
-    from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    weights, path = weights or WEIGHTS, language_model or reference_lm.folder()
-    if not weights.is_file():
-        raise ModelNotFound(f"There are no weights of {NAME} at {weights}. {_HOW_TO_TRAIN}")
-    if not is_complete(path):
-        raise ModelNotFound(f"{NAME} needs reference-lm, which is not in {path}. Run `mmspec models get reference-lm`.")
+    state, path = find_parts(weights, language_model)
     language = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     processor = build_processor(path)
-    model = build_model(language, load_file(weights), processor.image_token_id)
+    model = build_model(language, state, processor.image_token_id)
     return model.to(dtype).eval(), processor
+
+
+def find_parts(weights: Path | None = None, language_model: Path | None = None) -> tuple[dict[str, Tensor], Path]:
+    """Tower, projector and low-rank changes, and the folder of the language model; arguments as `load_reference_vlm`.
+
+    Raises ModelNotFound where one of them is missing.
+    Raises ModelError where the file holds something else.
+    """
+    path = language_model or reference_lm.folder()
+    if not is_complete(path):
+        raise ModelNotFound(f"{NAME} needs reference-lm, which is not in {path}. Run `mmspec models get reference-lm`.")
+    return read_weights(weights or WEIGHTS), path
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """What `mmspec models train-reference` wrote. Raises ModelNotFound or ModelError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise ModelNotFound(f"There are no weights of {NAME} at {path}. {_HOW_TO_TRAIN}")
+    try:
+        state: dict[str, Tensor] = load_file(path)
+    except SafetensorError as error:
+        raise ModelError(f"{path} is not a safetensors file ({error}). {_HOW_TO_TRAIN}") from error
+    parts = {name.partition(".")[0] for name in state}
+    if parts != {"tower", "projector", "language"}:
+        raise ModelError(f"{path} holds {', '.join(sorted(parts))}, not tower, projector and language. {_HOW_TO_TRAIN}")
+    return state
 
 
 _HOW_TO_TRAIN = "Train them with `mmspec models train-reference`, or install a release, which brings them."

@@ -15,6 +15,7 @@ from .scenes.questions import ATTRIBUTES, Question, questions
 from .vlm_training_tower import WindowStage, dense_loss, pixels, tower_groups, word_loss
 
 FOCUSED = (*ATTRIBUTES, "count", "text", "chart", "relation", "existence")
+"""Kinds of questions that most pictures are asked."""
 LATE = ("position", "motion", "texture", "noise", "relation")
 """Kinds of questions that are learned last; they are asked first about most pictures, for the text has its bounds."""
 

@@ -15,13 +15,11 @@ from queue import Empty
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import distributed
 
-from mmspec_agent.core.errors import ModelError, ModelNotFound
-
 from . import reference_lm
-from .reference_vlm import build_processor, load_reference_vlm, reference_config
+from .reference_vlm import build_processor, load_reference_vlm, read_weights, reference_config
 from .vlm_training import ALONE, Clock, Progress, StagePlan, Team, load_checkpoint, run_stage
 from .vlm_training_evaluation import evaluate
 from .vlm_training_language import LanguageStage, Mix
@@ -69,16 +67,16 @@ def train_reference(
 ) -> Path:
     """Train, write `reference_vlm.safetensors` and `reference_vlm_report.json` into out_dir, return the report's path.
 
-    minutes, steps: limits by stage (windows, tower, short, long) in place of the plan's; whichever is reached first
-    ends a stage. begin: weights of an earlier run, which are trained further as `FURTHER` plans.
+    minutes, steps: limits by stage in place of the plan's; whichever is reached first ends a stage. begin: weights of
+    another run, which are trained further as `FURTHER` plans; a run already in out_dir goes on with its own.
     workers: processes of one thread each, one a core by default. evaluated: unseen scenes the result
     is measured on, 0 for none. With resume a run goes on from its last checkpoint (one every two minutes).
-    Raises ModelNotFound or ModelFetchError where `reference-lm` cannot be had, ModelNotFound without `begin`'s file.
+    Raises ModelNotFound or ModelFetchError where `reference-lm` cannot be had, ModelNotFound or ModelError for `begin`.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     path = language_model or reference_lm.fetch()
     if begin is not None:
-        _check_weights(begin)
+        read_weights(begin)
     plans = [_limited(plan, minutes or {}, steps or {}) for plan in (PLAN if begin is None else FURTHER)]
     workers = workers or default_workers()
     if workers == 1:
@@ -91,15 +89,6 @@ def train_reference(
 def default_workers() -> int:
     """One process for each core this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _check_weights(begin: Path) -> None:
-    ask = f"give the {WEIGHTS_NAME} of an earlier run."
-    if not begin.is_file():
-        raise ModelNotFound(f"There are no weights at {begin} to begin with; {ask}")
-    parts = {name.partition(".")[0] for name in load_file(begin)}
-    if parts != {"tower", "projector", "language"}:
-        raise ModelError(f"{begin} holds {', '.join(sorted(parts))}, not tower, projector and language; {ask}")
 
 
 def _limited(plan: StagePlan, minutes: dict[str, float], steps: dict[str, int]) -> StagePlan:
@@ -125,7 +114,7 @@ def run_stages(
     saved = load_checkpoint(out_dir) if resume else None
     if saved is None and begin is not None:
         open_language(model, language, compiled=shutil.which("g++") is not None)
-        model.load_state_dict(load_file(begin), strict=False)
+        model.load_state_dict(read_weights(begin), strict=False)
     clock = Clock() if saved is None else Clock(**saved["clock"])
     names = [plan.name for plan in plans]
     started = names.index(clock.stage) if clock.stage in names else 0

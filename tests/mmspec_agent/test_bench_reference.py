@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from mmspec_agent.bench.reference import ReferenceOptions, bars, run
 from mmspec_agent.cli.main import build
+from mmspec_agent.core.errors import ModelError, ModelNotFound
 from mmspec_agent.models.reference_vlm import load_reference_vlm
 from mmspec_agent.models.scenes import random_scene
 from mmspec_agent.models.vlm_training_evaluation import UNSEEN, Evaluation, answer, chosen, joined
@@ -55,6 +59,19 @@ def test_a_bar_that_falls_short_is_named(name: str) -> None:
     seen = Evaluation(9, False, good, 100, facts, values, [])
     withheld = Evaluation(9, True, {"color": (guesses, 100), "count": (4, 10)}, 9, 1, values, [])
     assert [bar.name.startswith(name) for bar in bars(seen, withheld) if not bar.ok] == [True]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("content", [None, b"no weights", {"other.weight": torch.zeros(2)}])
+def test_weights_that_are_none_are_an_error_before_work(content: Any, tmp_path: Path) -> None:
+    """Missing, not safetensors, another model's: one line that names the file, never a traceback of a process."""
+    path = tmp_path / "other.safetensors"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        save_file(content, path)
+    with pytest.raises(ModelNotFound if content is None else ModelError, match=r"other\.safetensors"):
+        run(ReferenceOptions(scenes=1, workers=2, weights=path))
 
 
 @pytest.mark.reference
