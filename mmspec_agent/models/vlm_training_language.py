@@ -29,7 +29,7 @@ class Mix(NamedTuple):
 
     visual and text: tokens of each; described: share of pictures with a description; followed: of branches with two
     turns; focus: of pictures without the rarer kinds of questions, and of those with what is learned late first. sees:
-    whether the tower goes on learning labels and words, which takes a third of a step; else it stays as it is.
+    whether the tower goes on learning labels and words; else it stays as it is.
     """
 
     visual: int
