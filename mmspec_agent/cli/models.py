@@ -60,7 +60,7 @@ def train_reference(
     ] = None,
     anew: Annotated[bool, typer.Option("--anew", help="Do not go on from a checkpoint.")] = False,
 ) -> None:
-    """Train reference-vlm on rendered scenes (an hour or two on two cores; may be stopped and called again)."""
+    """Train reference-vlm on rendered scenes (hours on two cores; may be stopped and called again)."""
     from mmspec_agent.models import vlm_training_run
 
     from .progress import Bars

@@ -53,9 +53,12 @@ class TowerStage:
             {"params": list(self.model.heads.parameters()), "lr": rate * 0.5},
         ]
 
-    def backward(self, step: int) -> dict[str, float]:
+    def _batch(self, step: int) -> list[Labelled]:
         first = self.seed + step * self.batch
-        batch = [label(random_scene(first + i)) for i in range(self.batch)]
+        return [label(random_scene(first + i)) for i in range(self.batch)]
+
+    def backward(self, step: int) -> dict[str, float]:
+        batch = self._batch(step)
         with torch.autocast("cpu", torch.bfloat16):
             features = self.model.features(pixels([item.image for item in batch]))
             projected = self.model.projector(features)
@@ -72,8 +75,7 @@ class HeadsStage(TowerStage):
         return [{"params": list(self.model.heads.parameters()), "lr": rate}]
 
     def backward(self, step: int) -> dict[str, float]:
-        first = self.seed + step * self.batch
-        batch = [label(random_scene(first + i)) for i in range(self.batch)]
+        batch = self._batch(step)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             features = self.model.features(pixels([item.image for item in batch]))
         losses = dense_loss(self.model.heads(features.float()), batch)
@@ -94,19 +96,12 @@ class WindowStage(TowerStage):
     WINDOW, GRID, PATCH = 6, 12, 16
     _placeless = np.array([word not in ("top", "bottom", "left", "right", "center") for word in LEXICON], np.float32)
 
-    def backward(self, step: int) -> dict[str, float]:
+    def _batch(self, step: int) -> list[Labelled]:
         rng = np.random.default_rng((self.seed, step, 3))
         first = self.seed + step * self.batch
         scenes = [random_scene(first + i, "objects").with_(sign=None) for i in range(self.batch)]
         items = [label(simpler(scene) if i % 2 else scene) for i, scene in enumerate(scenes)]
-        batch = [self._window(item, rng) for item in items for _ in range(2)]
-        with torch.autocast("cpu", torch.bfloat16):
-            features = self.model.features(pixels([item.image for item in batch]))
-            projected = self.model.projector(features)
-            logits = self.model.heads(features)
-        losses = dense_loss(logits, batch) | word_loss(projected.float(), self.model.lexicon, batch)
-        (self.weight * (losses["labels"] + losses["words"] + losses["norm"])).backward()  # type: ignore[no-untyped-call]
-        return {name: float(value.detach()) for name, value in losses.items()}
+        return [self._window(item, rng) for item in items for _ in range(2)]
 
     def _window(self, item: Labelled, rng: np.random.Generator) -> Labelled:
         """A window around a random covered token, without the labels that need the whole picture."""

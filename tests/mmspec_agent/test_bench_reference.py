@@ -77,7 +77,7 @@ def test_weights_that_are_none_are_an_error_before_work(content: Any, tmp_path: 
 @pytest.mark.reference
 @pytest.mark.slow
 def test_rows_that_end_early_leave_and_change_nothing() -> None:
-    """Seven short answers and a description a picture, in one batch, equal each asked by itself."""
+    """Three short answers and a description a picture, in one batch, equal each asked by itself."""
     model, processor = load_reference_vlm(torch.float32)
     scenes = [random_scene(UNSEEN + seed) for seed in (3, 4)]
     asked = [[question.text for question in chosen(scene, 3)] for scene in scenes]
