@@ -20,6 +20,7 @@ from mmspec_agent.models.progress import Progress
 from mmspec_agent.models.resolve import load_model
 from mmspec_agent.models.scenes.check import check_description
 from mmspec_agent.models.scenes.questions import check_answer
+from mmspec_agent.video.gate import measure_gate
 
 from .common import Bar, Report, Spread, environment, take_turns
 from .repeats import first_difference
@@ -31,6 +32,9 @@ DTYPES = ("bf16", "fp32")
 SPEED_BARS = {"static_noise": 5.0, "slow_change": 2.5}
 STEP_BARS = {"static_noise": 8.0, "slow_change": 3.5}
 BUSY_BAR = 0.97
+GATE_BAR = 3.0
+"""Milliseconds of one core (SYSTEM.md V2)."""
+
 HISTORY_FRAMES = 3
 """Growing histories are answered for the first frames only: their cost grows with the square."""
 
@@ -101,6 +105,7 @@ def run(options: VideoOptions, progress: Progress) -> Report:
         _warm_up(arms, films[0].shots[0])
         filmed = [_shoot(arms, one, dtype, progress) for one in films]
         summarise(report, dtype, filmed, with_speed=dtype == options.dtypes[0])
+    _gate(report, progress)
     if options.hours:
         _hours(report, 10_000 if options.full else options.hours, progress)
     return report
@@ -277,6 +282,16 @@ def _details(dtype: str, filmed: Filmed) -> list[dict[str, Any]]:
             else {"question": row.shot.fact.text, "right": row.shot.fact.value, "said": row.facts[OURS].text},
         }
         for row in filmed.rows
+    ]
+
+
+def _gate(report: Report, progress: Progress) -> None:
+    progress.stage("the gate on frames of 1080p")
+    found = measure_gate()
+    report.details["gate"] = found._asdict()
+    report.bars += [
+        Bar("gate: milliseconds of one core for a frame of 1080p", found.cpu_ms, GATE_BAR, at_most=True),
+        Bar("gate: largest difference from scikit-image's SSIM", found.worst_error, 1e-4, at_most=True),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
@@ -74,8 +75,6 @@ class Stopwatch:
 
     def over(self, items: Iterator[Any]) -> Iterator[Any]:
         """The items, with the clock running only while the next one is computed."""
-        from time import perf_counter
-
         while True:
             started = perf_counter()
             try:
@@ -88,8 +87,6 @@ class Stopwatch:
 
     def call(self, work: Callable[[], Any]) -> Any:
         """The result of one call under the clock."""
-        from time import perf_counter
-
         started = perf_counter()
         result = work()
         self.seconds += perf_counter() - started

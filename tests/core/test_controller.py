@@ -11,6 +11,7 @@ import pytest
 from mmspec_agent.core.controller import Controller, CostModel, StepTimes
 from mmspec_agent.core.tree import DraftTree
 
+pytestmark = pytest.mark.own_clock
 Curve = Callable[[int], float]
 
 CURVES: dict[str, Curve] = {

@@ -68,6 +68,8 @@ def test_all_arms_run_and_ours_equals_plain(folder: str) -> None:
     assert bars["fp32: share of answers equal to the plain arm's"].ok
     assert "fp32 static_noise: tokens per step" in bars
     assert "fp32 cut: answer changes at the right frame" in bars
+    assert bars["gate: largest difference from scikit-image's SSIM"].ok
+    assert bars["gate: milliseconds of one core for a frame of 1080p"].bar == 3.0
     arms = report.arms["fp32"]["static_noise"]
     assert set(arms) == set(NAMES)
     assert arms[STATELESS]["vision_passes"] == 1

@@ -204,7 +204,7 @@ FORMS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("budget", [60, 130])
+@pytest.mark.parametrize("budget", [60, pytest.param(130, marks=pytest.mark.slow)])
 def test_tokens_are_those_of_the_plain_loop_and_of_transformers(
     engine: Engine, form: dict[str, Any], budget: int
 ) -> None:

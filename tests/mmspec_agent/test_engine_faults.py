@@ -18,6 +18,7 @@ from transformers import (
     StoppingCriteria,
     StoppingCriteriaList,
 )
+from unhurried import Unhurried
 from usable import NEW, TOKENIZER, check_usable, fresh, two_turns
 
 from mmspec_agent import Engine
@@ -79,6 +80,7 @@ def test_exceptions_in_callbacks(expected: list[str], error: BaseException, wher
 def test_a_keyboard_interrupt_inside_a_drafter(expected: list[str]) -> None:
     guess = raising(KeyboardInterrupt(), after=2)
     engine = fresh(drafters=[guess])
+    engine.controller = Unhurried()
     session = engine.session(max_new_tokens=NEW)
     with pytest.raises(KeyboardInterrupt):
         session.send("one")

@@ -13,6 +13,7 @@ from mmspec_agent.grammar.plans import json_plan
 from mmspec_agent.grammar.vocabulary import Vocabulary
 
 
+@pytest.mark.own_clock
 def test_calls_inside_calls_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(1000))
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))

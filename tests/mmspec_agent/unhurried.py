@@ -1,10 +1,10 @@
-"""A controller that measures nothing, for tests that count forwards."""
+"""Controllers that measure nothing, for tests that count forwards."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmspec_agent.core.controller import Controller
+from mmspec_agent.core.controller import Controller, StepTimes
 from mmspec_agent.core.tree import DraftTree
 
 
@@ -17,3 +17,17 @@ class Unhurried(Controller):
 
     def choose(self, tree: DraftTree, pending: int, room: int) -> DraftTree:
         return tree.trim(min(24, room))
+
+
+def cost(rows: int) -> float:
+    """Seconds of a forward on a machine where 64 rows cost what two plain steps do."""
+    return 0.02 * (1 + (rows - 1) / 63)
+
+
+@dataclass
+class OnPaper(Controller):
+    """Decides as the engine's does, by what ``cost`` says instead of a clock; drafting takes no time."""
+
+    def observe(self, tree: DraftTree, pending: int, accepted: int, emitted: int, times: StepTimes) -> None:
+        on_paper = StepTimes(0.0, cost(pending + len(tree)), 0.0)
+        super().observe(tree, pending, accepted, emitted, on_paper)

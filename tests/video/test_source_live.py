@@ -28,6 +28,10 @@ from mmspec_agent.video.source_options import SourceEvent, redacted
 Picture = npt.NDArray[np.uint8]
 
 
+PATIENCE = 60.0
+"""Seconds waited for what has to come; a machine that is busy may take its time."""
+
+
 class FakeCapture:
     """Speaks like ``cv2.VideoCapture``; ``isOpened`` is always true, as OpenCV's is after a camera has gone."""
 
@@ -53,7 +57,7 @@ def grey(level: int) -> Picture:
     return np.full((32, 32, 3), level % 250, np.uint8)
 
 
-def first_error(source: FrameSource, seconds: float = 5.0) -> Exception | None:
+def first_error(source: FrameSource, seconds: float = PATIENCE) -> Exception | None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
@@ -67,13 +71,21 @@ def readers() -> int:
     return sum(thread.name.startswith("mmspec-") for thread in threading.enumerate())
 
 
+def assert_no_readers() -> None:
+    """What was released may still be on its way out."""
+    until = time.monotonic() + PATIENCE
+    while readers() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert readers() == 0
+
+
 def test_a_camera_that_repeats_its_last_frame_is_noticed() -> None:
     capture = FakeCapture(lambda n: grey(min(n, 5)))
+    started = time.monotonic()
     with open_source(capture, frozen_timeout=0.3) as source:
-        started = time.monotonic()
         error = first_error(source)
         assert isinstance(error, SourceFrozen)
-        assert 0.25 < time.monotonic() - started < 3
+        assert time.monotonic() - started >= 0.3
         assert [e.kind for e in source.take_events()].count("frozen") == 1
     assert capture.released.is_set()
     assert readers() == 0
@@ -90,12 +102,12 @@ def test_a_frozen_camera_that_is_plugged_in_again_comes_back() -> None:
     made: list[FakeCapture] = []
 
     def make() -> FakeCapture:
-        made.append(FakeCapture((lambda n: grey(7)) if not made else (lambda n: grey(100 + n))))
+        made.append(FakeCapture((lambda n: grey(7)) if not made else (lambda n: grey(100 + n % 100))))
         return made[-1]
 
     with open_source(make, frozen_timeout=0.2, backoff=0.05) as source:
         assert isinstance(first_error(source), SourceFrozen)
-        frame = source.latest(timeout=2)
+        frame = source.latest(timeout=PATIENCE)
         assert frame is not None
         assert frame.discontinuity
         assert frame.rgb[0, 0, 0] >= 100
@@ -106,7 +118,7 @@ def test_reads_that_fail_for_a_moment_are_retried() -> None:
     capture = FakeCapture(lambda n: None if n in (5, 6) else grey(n))
     with open_source(capture) as source:
         for _ in range(8):
-            assert source.latest(timeout=1) is not None
+            assert source.latest(timeout=PATIENCE) is not None
         assert source.stats.retries == 2
         assert source.stats.reconnects == 0
 
@@ -124,7 +136,7 @@ def test_a_read_that_hangs_is_given_up_and_the_camera_made_again() -> None:
 
     def hanging(number: int) -> Picture | None:
         if number == 3:
-            hang.wait(10)
+            hang.wait(2 * PATIENCE)
         return grey(number)
 
     made: list[FakeCapture] = []
@@ -133,41 +145,44 @@ def test_a_read_that_hangs_is_given_up_and_the_camera_made_again() -> None:
         made.append(FakeCapture(hanging if not made else lambda n: grey(200 + n % 20)))
         return made[-1]
 
-    with open_source(make, read_timeout=0.3, backoff=0.05) as source:
+    with open_source(make, read_timeout=1.0, backoff=0.05) as source:
         seen: list[Frame] = []
-        until = time.monotonic() + 4
+        unanswered = 0
+        until = time.monotonic() + PATIENCE
         while time.monotonic() < until and not (seen and seen[-1].rgb[0, 0, 0] >= 200):
-            asked = time.monotonic()
             frame = source.latest(timeout=0.1)
-            assert time.monotonic() - asked < 0.9
+            unanswered += frame is None
             seen += [frame] if frame is not None else []
+        assert unanswered >= 3  # while the read hung, the consumer was told so again and again
         assert seen[-1].rgb[0, 0, 0] >= 200
         assert [f.discontinuity for f in seen].count(True) == 1
         assert all(a.index < b.index and a.time_s < b.time_s for a, b in pairwise(seen))
         kinds = [event.kind for event in source.take_events()]
         assert kinds.index("stalled") < kinds.index("reconnected")
         hang.set()
-    assert made[0].released.wait(1)
-    assert readers() == 0
+    assert made[0].released.wait(PATIENCE)
+    assert_no_readers()
 
 
 def test_a_gap_is_not_lost_when_nobody_took_the_frame_behind_it() -> None:
     made: list[FakeCapture] = []
+    taken = threading.Event()
 
     def make() -> FakeCapture:
-        made.append(FakeCapture((lambda n: grey(n) if n < 5 else None) if not made else (lambda n: grey(n))))
+        made.append(FakeCapture((lambda n: None if taken.is_set() else grey(n)) if not made else grey))
         return made[-1]
 
     with open_source(make, backoff=0.02) as source:
-        assert source.latest(timeout=1) is not None
-        until = time.monotonic() + 3
+        assert source.latest(timeout=PATIENCE) is not None
+        taken.set()
+        until = time.monotonic() + PATIENCE
         while source.stats.reconnects == 0 and time.monotonic() < until:
             time.sleep(0.02)
         time.sleep(0.2)
-        frame = source.latest(timeout=1)
+        frame = source.latest(timeout=PATIENCE)
         assert frame is not None
         assert frame.discontinuity
-        following = source.latest(timeout=1)
+        following = source.latest(timeout=PATIENCE)
         assert following is not None
         assert not following.discontinuity
 
@@ -190,32 +205,34 @@ def test_opening_that_hangs_is_given_up() -> None:
     hang = threading.Event()
 
     def make() -> FakeCapture:
-        hang.wait(5)
+        hang.wait(PATIENCE)  # who waits for it gets a camera, and no error
         return FakeCapture(grey)
 
-    threading.Timer(0.6, hang.set).start()
-    started = time.monotonic()
     with pytest.raises(SourceOpenError):
         open_source(make, open_timeout=0.3, read_timeout=1)
-    assert time.monotonic() - started < 2
+    hang.set()
 
 
-def test_age_of_the_answered_frame_is_bounded_by_one_step_and_one_period() -> None:
-    """A generator at 30 a second, a model of 0.2 s: the frame answered is never older than it must be."""
+def test_what_is_handed_out_is_never_older_than_the_newest_when_asked() -> None:
+    """A generator at 30 a second, a model that takes six frames' time: it never works through what has piled up."""
+    made = 0
 
     def camera() -> Iterator[Picture]:
+        nonlocal made
         for number in range(1000):
             time.sleep(1 / 30)
+            made = number + 1
             yield grey(number)
 
     with open_source(camera(), live=True) as source:
-        ages = []
         for _ in range(8):
-            frame = source.latest(timeout=2)
+            grabbed = source.stats.grabbed
+            frame = source.latest(timeout=PATIENCE)
             assert frame is not None
-            time.sleep(0.2)
-            ages.append(time.monotonic() - frame.arrived_s)
-        assert max(ages) < 0.2 + 1 / 30 + 0.2
+            assert frame.index >= grabbed - 1
+            until = made + 6
+            while made < until:
+                time.sleep(0.01)
         assert source.stats.dropped > 20
 
 
@@ -270,8 +287,8 @@ def test_gaps_survive_dropping_in_simulated_time() -> None:
 
 
 def test_a_recording_played_live_keeps_its_pace_and_its_times() -> None:
+    started = time.monotonic()
     with open_source([(t, grey(int(t * 100))) for t in (0.0, 0.1, 0.2, 0.5)], live=True) as source:
-        started = time.monotonic()
         frames = list(source)
         assert time.monotonic() - started >= 0.49
     assert [f.time_s for f in frames] == [0.0, 0.1, 0.2, 0.5]
@@ -279,18 +296,18 @@ def test_a_recording_played_live_keeps_its_pace_and_its_times() -> None:
 
 
 def test_closing_a_paced_recording_does_not_wait_for_its_next_frame() -> None:
-    source = open_source([(0.0, grey(0)), (60.0, grey(1))], live=True)
-    assert source.latest(timeout=1) is not None
+    source = open_source([(0.0, grey(0)), (2 * PATIENCE, grey(1))], live=True)
+    assert source.latest(timeout=PATIENCE) is not None
     started = time.monotonic()
     source.close()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < PATIENCE
     assert readers() == 0
 
 
 def test_a_rate_limits_how_often_frames_are_handed_out() -> None:
+    started = time.monotonic()
     with open_source(FakeCapture(grey), fps=10, order="rgb") as source:
-        started = time.monotonic()
-        frames = [source.latest(timeout=1) for _ in range(6)]
+        frames = [source.latest(timeout=PATIENCE) for _ in range(6)]
         assert time.monotonic() - started >= 0.48
         assert all(frame is not None for frame in frames)
 
@@ -303,7 +320,7 @@ def test_pictures_of_drivers_that_reuse_their_buffer_are_copied() -> None:
         return buffer
 
     with open_source(FakeCapture(reuse)) as source:
-        frame = source.latest(timeout=1)
+        frame = source.latest(timeout=PATIENCE)
         assert frame is not None
         level = int(frame.rgb[0, 0, 0])
         time.sleep(0.1)
@@ -313,8 +330,8 @@ def test_pictures_of_drivers_that_reuse_their_buffer_are_copied() -> None:
 def test_closing_from_another_thread_wakes_the_consumer() -> None:
     never = threading.Event()
     capture = FakeCapture(lambda n: grey(n) if n == 0 else (never.wait(0.8), None)[1])
-    source = open_source(capture, read_timeout=5)
-    assert source.latest(timeout=1) is not None
+    source = open_source(capture, read_timeout=PATIENCE)
+    assert source.latest(timeout=PATIENCE) is not None
     threading.Timer(0.2, source.close).start()
     assert list(source) == []
 
@@ -358,7 +375,7 @@ def test_events_are_told_and_a_failing_listener_does_no_harm() -> None:
             raise RuntimeError("mine")
 
     with open_source(FakeCapture(grey), on_event=listen) as source:
-        assert source.latest(timeout=1) is not None
+        assert source.latest(timeout=PATIENCE) is not None
         texts = [event.text for event in source.take_events()]
     assert told == ["opened"]
     assert any("mine" in text for text in texts)
