@@ -7,6 +7,7 @@ conversation itself, so long answers are measured with an earlier description in
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,12 +49,13 @@ HISTORY_BAR, CLEARED_BAR, NEVER_BAR = 1.3, 1.0, 0.97
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """What to run: ``scenes`` conversations per dtype, ``pictures`` through one engine with a small budget, and
-    ``lossy_scenes`` scenes for the table of compression ratios."""
+    """What to run: ``scenes`` conversations per dtype, each ``repeats`` times, ``pictures`` through one engine with a
+    small budget, and ``lossy_scenes`` scenes for the table of compression ratios."""
 
     model: str = "reference-vlm"
     dtypes: tuple[str, ...] = DTYPES
     scenes: int = 4
+    repeats: int = 3
     pictures: int = 200
     budget: str = "256MB"
     lossy_scenes: int = 8
@@ -66,25 +68,30 @@ class ImageOptions:
 
 
 class Measured(NamedTuple):
-    """A turn of one conversation, answered by both arms."""
+    """A turn of one conversation, answered by both arms as often as the conversation was held."""
 
     turn: Turn
     scene: int
-    answers: dict[str, Answered]
+    repeats: tuple[dict[str, Answered], ...]
 
     def seconds(self, arm: str) -> float:
         """Seconds of an arm, scaled to the length of transformers' answer where a flip changed the length."""
-        wanted, got = len(self.answers[HF].tokens), len(self.answers[arm].tokens)
-        return self.answers[arm].total * wanted / max(1, got)
+        return statistics.median(
+            answers[arm].total * len(answers[HF].tokens) / max(1, len(answers[arm].tokens)) for answers in self.repeats
+        )
+
+    def first_token(self, arm: str) -> float:
+        """Seconds to an arm's first token."""
+        return statistics.median(answers[arm].first_token for answers in self.repeats)
 
 
 def run(options: ImageOptions, progress: Progress) -> Report:
     """The whole benchmark; OptionError for options outside what is accepted."""
     strange = [dtype for dtype in options.dtypes if dtype not in DTYPES]
-    if strange or not options.dtypes or options.scenes < 1 or options.pictures < 0:
+    if strange or not options.dtypes or min(options.scenes, options.repeats) < 1 or options.pictures < 0:
         raise OptionError(
-            f"dtypes {options.dtypes}, {options.scenes} scenes, {options.pictures} pictures: accepted are bf16 and "
-            "fp32, at least one scene, and no negative number of pictures"
+            f"dtypes {options.dtypes}, {options.scenes} scenes, {options.repeats} repeats, {options.pictures} "
+            "pictures: accepted are bf16 and fp32, at least one scene and repeat, and no negative number of pictures"
         )
     report = Report("image", {})
     for dtype in options.dtypes:
@@ -93,7 +100,7 @@ def run(options: ImageOptions, progress: Progress) -> Report:
         report.environment = report.environment or environment(
             model=options.model, dtypes=list(options.dtypes), device=str(arms.engine.model.device)
         )
-        summarise(report, dtype, _conversations(arms, options.conversations, dtype, progress))
+        summarise(report, dtype, _conversations(arms, options, dtype, progress))
         _int8(report, dtype, arms.engine, progress)
         if dtype == options.dtypes[0]:
             _memory(report, arms.engine, options, progress)
@@ -105,29 +112,39 @@ def picture_of(index: int) -> Image.Image:
     return Image.fromarray(random_scene(SEEDS + index, "objects").render())
 
 
-def _conversations(arms: ImageArms, scenes: int, dtype: str, progress: Progress) -> list[Measured]:
+def _conversations(arms: ImageArms, options: ImageOptions, dtype: str, progress: Progress) -> list[Measured]:
     _warm_up(arms)
+    scenes = options.conversations
     progress.stage(f"{dtype}: {scenes} conversations, both arms in turn", float(scenes))
     measured: list[Measured] = []
     for scene in range(scenes):
-        picture = picture_of(scene)
-        measured += _conversation(arms, scene, picture, TURNS)
-        # A picture of its own: its features must not be held already.
-        measured += _conversation(arms, scene, picture_of(scene + 100_000), (ALONE,))
+        measured += _repeated(arms, options.repeats, scene, picture_of(scene), TURNS)
+        measured += _repeated(arms, options.repeats, scene, picture_of(scene + 100_000), (ALONE,))
         progress.advance_to(float(scene + 1))
     return measured
 
 
-def _conversation(arms: ImageArms, scene: int, picture: Image.Image, turns: Sequence[Turn]) -> list[Measured]:
+def _repeated(arms: ImageArms, repeats: int, scene: int, picture: Image.Image, turns: Sequence[Turn]) -> list[Measured]:
+    """The conversation again and again, from the beginning each time: what was kept of the picture is forgotten."""
+    held = []
+    for repeat in range(repeats):
+        arms.engine.vision.memory.clear()
+        held.append(_conversation(arms, scene + repeat, picture, turns))
+    return [Measured(turn, scene, answers) for turn, answers in zip(turns, zip(*held, strict=True), strict=True)]
+
+
+def _conversation(
+    arms: ImageArms, order: int, picture: Image.Image, turns: Sequence[Turn]
+) -> list[dict[str, Answered]]:
+    """Both arms' answers to every turn; who goes first alternates, beginning with transformers in an even ``order``."""
     session = arms.engine.session()
-    measured = []
+    answered = []
     for index, turn in enumerate(turns):
         text = {"type": "text", "text": turn.text}
         content: Any = [{"type": "image", "image": picture}, text] if index == 0 else turn.text
         message = {"role": "user", "content": content}
-        answers = arms.turn(session, message, NEW_TOKENS[turn.length], hf_first=(scene + index) % 2 == 0)
-        measured.append(Measured(turn, scene, answers))
-    return measured
+        answered.append(arms.turn(session, message, NEW_TOKENS[turn.length], hf_first=(order + index) % 2 == 0))
+    return answered
 
 
 def _warm_up(arms: ImageArms) -> None:
@@ -143,7 +160,7 @@ def summarise(report: Report, dtype: str, measured: Sequence[Measured]) -> None:
     slowest = float("inf")
     for kind, turns in by_kind.items():
         speed = report.ratios[f"{dtype} {kind}: speed of ours / {HF}"] = _ratio(turns, lambda m, a: m.seconds(a))
-        wait = _ratio(turns, lambda m, a: m.answers[a].first_token)
+        wait = _ratio(turns, lambda m, a: m.first_token(a))
         report.ratios[f"{dtype} {kind}: first token, {HF} / ours"] = wait
         slowest = min(slowest, speed.median)
         if turns[0].turn.length == LONG:
@@ -151,12 +168,13 @@ def summarise(report: Report, dtype: str, measured: Sequence[Measured]) -> None:
     report.bars.append(Bar(f"{dtype}: least speed over {HF} of any kind of turn", slowest, NEVER_BAR))
     follow_ups = [one for one in measured if not one.turn.first]
     wait = report.ratios[f"{dtype} all follow-ups: first token, {HF} / ours"] = _ratio(
-        follow_ups, lambda m, a: m.answers[a].first_token
+        follow_ups, lambda m, a: m.first_token(a)
     )
     name = f"{dtype}: time to first token in follow-ups, share of {HF}'s"
     report.bars.append(Bar(name, 1 / wait.median, FIRST_TOKEN_BAR, at_most=True))
     _counts(report, dtype, measured)
     report.arms[dtype] = {kind: _arms_of(turns) for kind, turns in by_kind.items()}
+    report.details.setdefault("turns", []).extend(_details(dtype, one) for one in measured)
 
 
 def _long_bar(dtype: str, turn: Turn, speed: Spread) -> Bar:
@@ -172,7 +190,8 @@ def _ratio(turns: Sequence[Measured], seconds: Callable[[Measured, str], float])
 
 
 def _counts(report: Report, dtype: str, measured: Sequence[Measured]) -> None:
-    follow_ups = [one.answers[OURS] for one in measured if not one.turn.first]
+    answered = [answers for one in measured for answers in one.repeats]
+    follow_ups = [answers[OURS] for one in measured if not one.turn.first for answers in one.repeats]
     report.bars += [
         Bar(f"{dtype}: vision passes in follow-ups", sum(a.vision_passes for a in follow_ups), 0, at_most=True),
         Bar(
@@ -182,34 +201,47 @@ def _counts(report: Report, dtype: str, measured: Sequence[Measured]) -> None:
             at_most=True,
         ),
     ]
-    differences = [first_difference(one.answers[HF].tokens, one.answers[OURS].tokens) for one in measured]
+    differences = [first_difference(answers[HF].tokens, answers[OURS].tokens) for answers in answered]
     compared = sum(
-        len(one.answers[HF].tokens) if at is None else at + 1 for one, at in zip(measured, differences, strict=True)
+        len(answers[HF].tokens) if at is None else at + 1 for answers, at in zip(answered, differences, strict=True)
     )
     flips = sum(at is not None for at in differences)
     report.details.setdefault("tokens", {})[dtype] = {
-        "answers": len(measured),
-        "equal_to_hf": len(measured) - flips,
+        "answers": len(answered),
+        "equal_to_hf": len(answered) - flips,
         "flips_per_token": flips / max(1, compared),
         "tokens_compared": compared,
     }
     if dtype == "fp32":
-        share = 1 - flips / max(1, len(measured))
+        share = 1 - flips / max(1, len(answered))
         report.bars.append(Bar("fp32: share of answers with the very tokens of transformers", share, 1))
 
 
-def _arms_of(turns: Sequence[Measured]) -> dict[str, Any]:
+def _details(dtype: str, one: Measured) -> dict[str, Any]:
     return {
-        arm: {
-            "seconds_to_first_token": sum(one.answers[arm].first_token for one in turns) / len(turns),
-            "seconds": sum(one.answers[arm].total for one in turns) / len(turns),
-            "tokens": sum(len(one.answers[arm].tokens) for one in turns) / len(turns),
-            "vision_passes": sum(one.answers[arm].vision_passes for one in turns) / len(turns),
-            "tokens_prefilled": sum(one.answers[arm].prefilled for one in turns) / len(turns),
-            "tokens_per_step": turns[0].answers[arm].tokens_per_step,
-        }
-        for arm in (HF, OURS)
+        "dtype": dtype,
+        "scene": one.scene,
+        "kind": one.turn.kind,
+        "tokens": [len(answers[HF].tokens) for answers in one.repeats],
+        "tokens_per_step": [answers[OURS].tokens_per_step for answers in one.repeats],
+        "seconds": {arm: [answers[arm].total for answers in one.repeats] for arm in (HF, OURS)},
+        "speed": one.seconds(HF) / one.seconds(OURS),
     }
+
+
+def _arms_of(turns: Sequence[Measured]) -> dict[str, Any]:
+    def arm_of(name: str) -> dict[str, Any]:
+        answers = [answers[name] for one in turns for answers in one.repeats]
+        return {
+            "seconds_to_first_token": statistics.mean(one.first_token for one in answers),
+            "seconds": statistics.mean(one.total for one in answers),
+            "tokens": statistics.mean(len(one.tokens) for one in answers),
+            "vision_passes": statistics.mean(one.vision_passes for one in answers),
+            "tokens_prefilled": statistics.mean(one.prefilled for one in answers),
+            "tokens_per_step": answers[0].tokens_per_step,
+        }
+
+    return {name: arm_of(name) for name in (HF, OURS)}
 
 
 def _int8(report: Report, dtype: str, engine: Engine, progress: Progress) -> None:

@@ -207,8 +207,13 @@ def test_errors_are_one_message_not_a_traceback(
 @pytest.mark.reference
 @pytest.mark.slow
 def test_demo_on_the_reference_model_is_faster_in_forwards_and_identical() -> None:
-    command = [sys.executable, "-m", "mmspec_agent.cli.main", "demo", "--max-new-tokens", "60"]
-    environment = {**os.environ, "COLUMNS": "100"}
+    """By a controller that goes by what rows cost on paper: on a busy machine drafts may not pay."""
+    run_main = (
+        "import mmspec_agent.engine as engine; from unhurried import OnPaper; engine.Controller = OnPaper; "
+        "from mmspec_agent.cli.main import main; main()"
+    )
+    command = [sys.executable, "-c", run_main, "demo", "--max-new-tokens", "60"]
+    environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=580, env=environment)
     said = " ".join(done.stdout.split())
     assert "tokens identical to transformers' generate: 60 of 60 (fp32, checked)" in said

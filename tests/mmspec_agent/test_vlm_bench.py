@@ -43,15 +43,18 @@ def test_both_arms_answer_the_same(engine: Engine) -> None:
 
 
 def test_bars_are_read_off_the_turns() -> None:
-    """Ours twice as fast in every turn, first token after a quarter of the time."""
+    """Ours twice as fast in every turn, first token after a quarter of the time; one repeat in three was disturbed."""
     measured = [
         Measured(
             turn,
             0,
-            {
-                HF: Answered([1, 2, 3], 0.4, 2.0, 1, 100, 100),
-                OURS: Answered([1, 2, 3], 0.1, 1.0, int(turn.first), 20, 20, 2.0),
-            },
+            tuple(
+                {
+                    HF: Answered([1, 2, 3], 0.4 * slow, 2.0 * slow, 1, 100, 100),
+                    OURS: Answered([1, 2, 3], 0.1, 1.0, int(turn.first), 20, 20, 2.0),
+                }
+                for slow in (1.0, 9.0, 1.0)
+            ),
         )
         for turn in TURNS
     ]
@@ -59,7 +62,10 @@ def test_bars_are_read_off_the_turns() -> None:
     summarise(report, "fp32", measured)
     assert report.ok
     assert all(spread.median == pytest.approx(2.0) for name, spread in report.ratios.items() if "speed" in name)
-    slow = [one._replace(answers={**one.answers, OURS: one.answers[OURS]._replace(total=3.0)}) for one in measured]
+    slow = [
+        one._replace(repeats=tuple({**each, OURS: each[OURS]._replace(total=3.0)} for each in one.repeats))
+        for one in measured
+    ]
     worse = Report("image", {})
     summarise(worse, "fp32", slow)
     assert not worse.ok
@@ -86,8 +92,9 @@ def test_compression_is_measured_at_every_ratio(engine: Engine, monkeypatch: pyt
 
 
 def test_strange_options_are_named() -> None:
-    with pytest.raises(OptionError, match="at least one scene"):
-        run(ImageOptions(scenes=0), Silent())
+    for options in (ImageOptions(scenes=0), ImageOptions(repeats=0)):
+        with pytest.raises(OptionError, match="at least one scene"):
+            run(options, Silent())
 
 
 def test_ask_prints_answers_and_costs(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

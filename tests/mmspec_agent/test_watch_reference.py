@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from unhurried import OnPaper
 
 from mmspec_agent.bench.video_scenes import DESCRIBE, film
 from mmspec_agent.core.tree import ROOT
@@ -38,6 +39,7 @@ def engine() -> Engine:
 
 def answers(kind: str, question: str, frames: int = 4, **options: Any) -> list[WatchAnswer]:
     shots = film(kind, frames).shots
+    engine().controller = OnPaper()
     with engine().watch([(s.time_s, s.image) for s in shots], question, max_new_tokens=30, **options) as watch:
         return list(watch)
 
