@@ -8,13 +8,14 @@ more than is left is cut to what is left.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from .drafters.base import RowCost
 from .tree import DraftTree
@@ -52,6 +53,18 @@ for once, and silencing drafts would not bring it back."""
 REMEMBERED = 12
 """Latest observations kept per class of rows."""
 
+PROBE = 4
+"""Nodes with which plain decoding looks whether drafts have turned good."""
+
+FEW = 4
+"""Rows up to which one cost says little about another's: kernels differ most there."""
+
+SURE = 3
+"""Observations after which a class may cost more than a larger one: some kernels are slow at 2 or 3 rows, not at 4."""
+
+STALE = 256
+"""Forwards after which that is doubted again: the machine may have been busy then."""
+
 
 class Level(IntEnum):
     """Rungs of the ladder."""
@@ -66,12 +79,14 @@ class CostModel:
 
     Measurements err upwards: another process ran, or a kernel was compiled for a shape seen for the first time.
     So a class counts only as much as it was measured (``PRIOR_WEIGHT`` observations' worth of the prior shape),
-    and no class costs more than a larger one does.
+    and no class costs more than a larger one does, unless it was lately measured ``SURE`` times.
     """
 
     def __init__(self) -> None:
         self._recent: dict[int, deque[float]] = {}
         self._counts: Counter[int] = Counter()
+        self._latest: dict[int, int] = {}
+        self._forwards = 0
         self._table: list[float] = []
         self._measured: list[float] = []
 
@@ -82,6 +97,8 @@ class CostModel:
         self._table, self._measured = [], []
         key = _row_class(rows)
         self._counts[key] += 1
+        self._forwards += 1
+        self._latest[key] = self._forwards
         self._recent.setdefault(key, deque(maxlen=REMEMBERED)).append(seconds)
 
     def relative(self, rows: int, to: int = 1) -> float:
@@ -131,25 +148,38 @@ class CostModel:
         return self._table[rows] if rows <= last else self._table[last] * _prior(rows) / _prior(last)
 
     def _build(self) -> list[float]:
-        """Cost of 0 … 128 rows, non-decreasing."""
+        """Cost of 0 … 128 rows."""
         rows = np.arange(ROW_CLASSES[-1] + 1)
         prior = 1.0 + PRIOR_SLOPE * np.maximum(rows - 1, 0)
-        points = {k: self._ratio(k) for k in sorted(self._recent)} if 1 in self._recent else {}
+        points = self._enveloped({k: self._ratio(k) for k in sorted(self._recent)}) if 1 in self._recent else {}
         if not points:
             return [float(cost) for cost in prior]
         table = np.interp(rows, list(points), [points[k] / _prior(k) for k in points]) * prior
-        return _non_decreasing(table)
+        return [float(cost) for cost in np.maximum(table, 1.0)]
 
     def _build_measured(self) -> list[float]:
-        """Cost of 0 … 128 rows without the prior: interpolated, and beyond the last class in a line from one row."""
+        """Cost of 0 … 128 rows without the prior: interpolated, and beyond the last class in a line from one row,
+        except for so few rows that a line would mislead."""
         known = [k for k in sorted(self._recent) if k > 1]
         rows = np.arange(ROW_CLASSES[-1] + 1)
         if 1 not in self._recent or not known:
             return [1.0] * len(rows)
-        ratios = [max(1.0, self._seconds(k) / self._seconds(1)) for k in known]
-        table = np.interp(rows, [1, *known], [1.0, *ratios])
-        beyond = 1.0 + (ratios[-1] - 1.0) / (known[-1] - 1) * (rows - 1)
-        return _non_decreasing(np.where(rows > known[-1], beyond, table))
+        points = self._enveloped({k: self._seconds(k) / self._seconds(1) for k in known})
+        table = np.interp(rows, [1, *points], [1.0, *points.values()])
+        beyond = 1.0 + (points[known[-1]] - 1.0) / (known[-1] - 1) * (rows - 1)
+        beyond = np.where(rows <= FEW, points[known[-1]], beyond)
+        table = np.where(rows > known[-1], beyond, table)
+        return [float(cost) for cost in np.maximum(table, 1.0)]
+
+    def _enveloped(self, ratios: dict[int, float]) -> dict[int, float]:
+        """Ratios by class, ascending, none above that of a larger class unless it is sure, and none below 1."""
+        limit = math.inf
+        result: dict[int, float] = {}
+        for key, ratio in reversed(ratios.items()):
+            fresh = self._forwards - self._latest[key] < STALE
+            result[key] = max(1.0, ratio if self._counts[key] >= SURE and fresh else min(ratio, limit))
+            limit = min(limit, result[key])
+        return dict(reversed(result.items()))
 
     def _ratio(self, rows: int) -> float:
         count = self._counts[rows]
@@ -186,9 +216,15 @@ class Controller:
     _probe_in: int = 0
     _probe_gap: int = 8
     _steps: int = 0
+    _probing: bool = False
+    _flawless: int = 0
 
-    def budget(self) -> int:
-        """Nodes the drafters may propose in this step; 0 means they are not asked."""
+    def budget(self, pending: int = 1) -> int:
+        """Nodes the drafters may propose behind ``pending`` rows; 0 means they are not asked.
+
+        Nor are they where the credit pays for none: what they cost themselves would keep it from coming back.
+        """
+        self._probing = False
         if not self.enabled or self.ceiling is Level.PLAIN:
             return 0
         if not self.cost.looks(1) and self._steps < 2:
@@ -197,7 +233,11 @@ class Controller:
             self._probe_in -= 1
             if self._probe_in > 0:
                 return 0
-            return min(4, self.max_nodes)
+        if not any(self._affordable(pending, self.max_nodes)):
+            return 0
+        if self.level is Level.PLAIN:
+            self._probing = True
+            return min(PROBE, self.max_nodes)
         return self.max_nodes if self.level is Level.TREE else self.max_chain
 
     @property
@@ -212,24 +252,32 @@ class Controller:
             return tree
         if self.level is Level.CHAIN or self.ceiling is Level.CHAIN:
             tree = _best_chain(tree)
-        count = self._best_count(sorted(tree.scores, reverse=True), pending)
-        if self.level is Level.PLAIN:
-            count = min(count or 1, 4)
-        return tree.trim(min(count, room, self._affordable(pending, len(tree))))
+        nodes = min(len(tree), room, PROBE if self.level is Level.PLAIN else room)
+        counts = list(self._affordable(pending, nodes))
+        count = self._best_count(sorted(tree.scores, reverse=True), pending, counts)
+        if self.level is Level.PLAIN and counts:
+            count = count or min(counts, key=lambda n: (self.cost.relative(pending + n), -n))
+        return tree.trim(count)
 
-    def _affordable(self, pending: int, nodes: int) -> int:
-        """How many of ``nodes`` the credit pays for if all of them fail."""
+    def _affordable(self, pending: int, nodes: int) -> Iterator[int]:
+        """Numbers of nodes, up to ``nodes``, that the credit pays for if all of them fail."""
         if pending < self.cost.known_rows:
             nodes = min(nodes, self.cost.known_rows - pending)
-        while nodes and self.cost.at_most(pending + nodes, pending) - 1.0 > self._credit:
-            nodes -= 1
-        return nodes
+        most = 1.0 + self._credit
 
-    def _best_count(self, scores: Sequence[float], pending: int) -> int:
-        best, best_rate, gained = 0, 1.0 / self.cost.relative(pending), 1.0
-        for count, score in enumerate(scores, start=1):
-            gained += score
-            rate = gained / self.cost.relative(pending + count)
+        def cost(count: int) -> float:
+            # A tree that was right throughout has earned a look at one of twice its size, whatever a line says of it.
+            known = self.cost.relative if count <= 2 * self._flawless else self.cost.at_most
+            return known(pending + count, pending)
+
+        return (count for count in range(1, nodes + 1) if cost(count) <= most)
+
+    def _best_count(self, scores: Sequence[float], pending: int, counts: Sequence[int]) -> int:
+        """The one of ``counts`` with the highest rate of tokens, 0 where none is above plain decoding's."""
+        gained = list(itertools.accumulate(scores, initial=1.0))
+        best, best_rate = 0, 1.0 / self.cost.relative(pending)
+        for count in counts:
+            rate = gained[count] / self.cost.relative(pending + count)
             if rate > best_rate * 1.005:
                 best, best_rate = count, rate
         return best
@@ -238,6 +286,8 @@ class Controller:
         """Account for a finished step."""
         rows = pending + len(tree)
         self._steps += 1
+        if len(tree):
+            self._flawless = accepted if accepted == len(tree) else 0
         if len(tree) or pending <= STEP_LIKE:
             self.cost.observe(rows, times.verify)
         extra = self._extra(rows, pending, times)
@@ -258,7 +308,7 @@ class Controller:
         return cost - 1.0 + times.draft / plain
 
     def _after_probe(self, tree: DraftTree, accepted: int, extra: float) -> None:
-        if self._probe_in > 0:
+        if not self._probing:
             return
         if len(tree) and accepted > extra:
             self._probe_gap = 8
@@ -287,6 +337,7 @@ class Controller:
         """A new reply is a new text: drafts get another chance, as far as memory and credit go."""
         self._probe_gap = 8
         self._probe_in = 0
+        self._flawless = 0
         if self._credit >= RENEWED:
             self.step_up("a new reply", self.ceiling)
 
@@ -300,12 +351,6 @@ class Controller:
 def _best_chain(tree: DraftTree) -> DraftTree:
     leaf = max(range(len(tree)), key=lambda node: (tree.scores[node] * tree.depths[node], -node))
     return tree.select(tree.path(leaf))
-
-
-def _non_decreasing(table: npt.NDArray[np.float64]) -> list[float]:
-    """The table, where nothing costs more than what is larger, nor less than a plain step."""
-    lowered = np.minimum.accumulate(table[::-1])[::-1]
-    return [float(cost) for cost in np.maximum(lowered, 1.0)]
 
 
 def _prior(rows: int) -> float:

@@ -133,7 +133,7 @@ class Decoder:
     def _draft(self, pending: int) -> DraftTree:
         remaining = self.request.max_new_tokens - self._index - 1
         room = min(self.sequence.max_rows - pending, remaining)
-        budget = self.controller.budget() if self.drafters and room > 0 else 0
+        budget = self.controller.budget(pending) if self.drafters and room > 0 else 0
         if budget <= 0:
             return EMPTY
         trees: list[DraftTree] = []

@@ -274,7 +274,7 @@ def eager_controller(max_nodes: int = 24) -> Controller:
 class EagerController(Controller):
     """Asks always, and verifies whatever is proposed, unless memory ran out."""
 
-    def budget(self) -> int:
+    def budget(self, pending: int = 1) -> int:
         return self.max_nodes if self.ceiling else 0
 
     def choose(self, tree: DraftTree, pending: int, room: int) -> DraftTree:

@@ -246,7 +246,7 @@ class Changing(EagerController):
         super().__init__(max_nodes=24)
         self._rng = np.random.default_rng(seed)
 
-    def budget(self) -> int:
+    def budget(self, pending: int = 1) -> int:
         return int(self._rng.choice([0, 1, 2, 5, 24]))
 
 

@@ -48,7 +48,7 @@ def frames(count: int, change: int | None = None, size: int = 64, noise: int = 0
 class Always(Controller):
     """Verifies whatever is offered: the cost of a tiny model's forward says nothing."""
 
-    def budget(self) -> int:
+    def budget(self, pending: int = 1) -> int:
         return self.max_nodes
 
     def choose(self, tree: DraftTree, pending: int, room: int) -> DraftTree:

@@ -12,7 +12,7 @@ from mmspec_agent.core.tree import DraftTree
 class Unhurried(Controller):
     """Verifies what the drafters offer: how many forwards a call takes must not depend on how busy the machine is."""
 
-    def budget(self) -> int:
+    def budget(self, pending: int = 1) -> int:
         return 24
 
     def choose(self, tree: DraftTree, pending: int, room: int) -> DraftTree:
