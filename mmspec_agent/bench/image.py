@@ -7,9 +7,10 @@ conversation itself, so long answers are measured with an earlier description in
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -74,15 +75,17 @@ class Measured(NamedTuple):
     scene: int
     repeats: tuple[dict[str, Answered], ...]
 
-    def seconds(self, arm: str) -> float:
-        """Seconds of an arm, scaled to the length of transformers' answer where a flip changed the length."""
-        return statistics.median(
-            answers[arm].total * len(answers[HF].tokens) / max(1, len(answers[arm].tokens)) for answers in self.repeats
-        )
+    def speeds(self) -> list[float]:
+        """Transformers' seconds over ours, each time; per token where a flip changed the length of the answer."""
+        return [
+            (answers[HF].total / max(1, len(answers[HF].tokens)))
+            / (answers[OURS].total / max(1, len(answers[OURS].tokens)))
+            for answers in self.repeats
+        ]
 
-    def first_token(self, arm: str) -> float:
-        """Seconds to an arm's first token."""
-        return statistics.median(answers[arm].first_token for answers in self.repeats)
+    def waits(self) -> list[float]:
+        """Transformers' seconds to the first token over ours, each time."""
+        return [answers[HF].first_token / answers[OURS].first_token for answers in self.repeats]
 
 
 def run(options: ImageOptions, progress: Progress) -> Report:
@@ -159,16 +162,16 @@ def summarise(report: Report, dtype: str, measured: Sequence[Measured]) -> None:
         by_kind[one.turn.kind].append(one)
     slowest = float("inf")
     for kind, turns in by_kind.items():
-        speed = report.ratios[f"{dtype} {kind}: speed of ours / {HF}"] = _ratio(turns, lambda m, a: m.seconds(a))
-        wait = _ratio(turns, lambda m, a: m.first_token(a))
+        speed = report.ratios[f"{dtype} {kind}: speed of ours / {HF}"] = _spread([one.speeds() for one in turns])
+        wait = _spread([one.waits() for one in turns])
         report.ratios[f"{dtype} {kind}: first token, {HF} / ours"] = wait
         slowest = min(slowest, speed.median)
         if turns[0].turn.length == LONG:
             report.bars.append(_long_bar(dtype, turns[0].turn, speed))
     report.bars.append(Bar(f"{dtype}: least speed over {HF} of any kind of turn", slowest, NEVER_BAR))
     follow_ups = [one for one in measured if not one.turn.first]
-    wait = report.ratios[f"{dtype} all follow-ups: first token, {HF} / ours"] = _ratio(
-        follow_ups, lambda m, a: m.first_token(a)
+    wait = report.ratios[f"{dtype} all follow-ups: first token, {HF} / ours"] = _spread(
+        [one.waits() for one in follow_ups]
     )
     name = f"{dtype}: time to first token in follow-ups, share of {HF}'s"
     report.bars.append(Bar(name, 1 / wait.median, FIRST_TOKEN_BAR, at_most=True))
@@ -182,11 +185,10 @@ def _long_bar(dtype: str, turn: Turn, speed: Spread) -> Bar:
     return Bar(f"{dtype} {turn.kind}: speed over {HF}", speed.median, bar)
 
 
-def _ratio(turns: Sequence[Measured], seconds: Callable[[Measured, str], float]) -> Spread:
-    """transformers' seconds over ours: the median is that of sums over all turns, the spread that of single turns."""
-    singles = [seconds(one, HF) / seconds(one, OURS) for one in turns]
-    whole = sum(seconds(one, HF) for one in turns) / sum(seconds(one, OURS) for one in turns)
-    return Spread(whole, min(singles), max(singles))
+def _spread(turns: Sequence[Sequence[float]]) -> Spread:
+    """Median over all times both arms answered, one just after the other; the spread is that of single turns."""
+    singles = [statistics.median(ratios) for ratios in turns]
+    return Spread(statistics.median(itertools.chain.from_iterable(turns)), min(singles), max(singles))
 
 
 def _counts(report: Report, dtype: str, measured: Sequence[Measured]) -> None:
@@ -225,7 +227,7 @@ def _details(dtype: str, one: Measured) -> dict[str, Any]:
         "tokens": [len(answers[HF].tokens) for answers in one.repeats],
         "tokens_per_step": [answers[OURS].tokens_per_step for answers in one.repeats],
         "seconds": {arm: [answers[arm].total for answers in one.repeats] for arm in (HF, OURS)},
-        "speed": one.seconds(HF) / one.seconds(OURS),
+        "speeds": one.speeds(),
     }
 
 
