@@ -147,6 +147,7 @@ def test_cancelling(expected: list[str]) -> None:
 
 def test_failing_drafters_are_dropped_with_a_warning_and_counted(expected: list[str]) -> None:
     engine = fresh(drafters=[raising(ValueError("no idea"))])
+    engine.controller = Unhurried()
     session = engine.session(max_new_tokens=NEW)
     with pytest.warns(DrafterWarning, match="no idea"):
         reply = session.send("one")
