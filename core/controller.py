@@ -3,7 +3,8 @@
 The cost of a forward is learned by rows, per step, from what was measured. A node is worth its estimated
 acceptance in plain steps saved; a tree is cut where the rate of tokens per second is highest. A credit guarantees
 the floor: what drafts may cost beyond what they saved is bounded, whatever they claim, and a tree that would cost
-more than is left is cut to what is left.
+more than is left is cut to what is left. Sizes never measured are judged by a line through those that were; only
+behind a tree that was right throughout by the estimate, or a line too steep would never be corrected.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def image(
     full: Annotated[bool, typer.Option("--full", help="At least 20 conversations per dtype.")] = False,
     dtype: Annotated[Dtype, typer.Option(help="Weights as bf16, fp32, or one after the other.")] = Dtype.BOTH,
     scenes: Annotated[int, typer.Option(min=1, help="Conversations per dtype.")] = 4,
-    repeats: Annotated[int, typer.Option(min=1, help="Times each is held; a turn counts with its median.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Times each is held; ratios are medians over all.")] = 3,
     pictures: Annotated[int, typer.Option(min=0, help="Pictures through one engine under the budget.")] = 200,
     budget: Annotated[str, typer.Option(help="Bytes of visual memory.")] = "256MB",
     lossy_scenes: Annotated[int, typer.Option(min=0, help="Scenes for the table of compression ratios.")] = 8,
