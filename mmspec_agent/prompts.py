@@ -66,7 +66,8 @@ def _normalise(index: int, message: Any) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:
         raise PromptError(f"message {index} has role {role!r}; accepted are {', '.join(ROLES)}")
-    if message.get("content") is None and not message.get("tool_calls"):
+    shown = message.get("tool_calls") or message.get("images") is not None
+    if message.get("content") is None and not shown:
         raise PromptError(f"message {index} has no content; accepted is a text or content parts")
     return dict(message)
 
@@ -87,17 +88,17 @@ def render(tokenizer: Any, messages: list[dict[str, Any]], **template_options: A
 def flatten_text(messages: list[dict[str, Any]], keep_pictures: bool = False) -> list[dict[str, Any]]:
     """Content parts of type text joined to plain text, for templates of text-only models.
 
-    ``keep_pictures``: messages with picture parts stay lists of parts.
+    ``keep_pictures``: the model takes pictures, and messages with picture parts stay lists of parts.
     """
     flat = []
     for index, message in enumerate(messages):
         content = message.get("content")
         if keep_pictures and isinstance(content, list) and any(_is_image(part) for part in content):
             content = [
-                part if _is_image(part) else {"type": "text", "text": _text_part(index, part)} for part in content
+                part if _is_image(part) else {"type": "text", "text": _text_part(index, part, True)} for part in content
             ]
         elif isinstance(content, Sequence) and not isinstance(content, str):
-            content = "".join(_text_part(index, part) for part in content)
+            content = "".join(_text_part(index, part, keep_pictures) for part in content)
         flat.append({**message, "content": content if content is not None else ""})
     return flat
 
@@ -106,10 +107,18 @@ def _is_image(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type") == "image"
 
 
-def _text_part(index: int, part: Any) -> str:
+def _text_part(index: int, part: Any, pictures: bool) -> str:
     if isinstance(part, str):
         return part
-    if isinstance(part, Mapping) and part.get("type") in ("text", "input_text"):
-        return str(part.get("text", ""))
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    raise PromptError(f"message {index} has a part of type {kind!r}; this model takes text only")
+    if isinstance(part, Mapping) and kind in ("text", "input_text", "output_text"):
+        text = part.get("text", "")
+        if not isinstance(text, str):
+            raise PromptError(f"message {index} has a part of type {kind!r} whose text is a {type(text).__name__}")
+        return text
+    accepted = (
+        "accepted are text ('text') and pictures ('image', 'image_url', 'input_image')"
+        if pictures
+        else "this model takes text only"
+    )
+    raise PromptError(f"message {index} has a part of type {kind!r}; {accepted}")

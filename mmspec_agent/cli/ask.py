@@ -8,6 +8,10 @@ import typer
 
 from mmspec_agent.core.errors import OptionError
 
+PICTURE_SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".ppm"}
+)
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -42,11 +46,10 @@ def ask(
     from .console import quiet_libraries
     from .progress import Bars
 
-    if len(words) < 2:
-        raise OptionError("mmspec ask needs a picture and a question: mmspec ask picture.png 'What is in it?'")
-    *files, question = words
+    files, question = _split(words)
     # Before the model is loaded: a wrong path should not cost that time.
-    pictures = [load_picture(_source(file), PictureRules(allow_remote)) for file in files]
+    rules = PictureRules(allow_remote, remote_hint="pass --allow-remote")
+    pictures = [load_picture(_source(file), rules) for file in files]
     quiet_libraries()
     with Bars() as bars:
         bars.stage(f"loading {model}")
@@ -70,8 +73,33 @@ def _converse(session: "Session", turns: list[tuple[str, Any]], as_json: bool) -
             console.print(f"\n{_cost(reply)}", style="dim", markup=False)
 
 
+def _split(words: list[str]) -> tuple[list[str], str]:
+    """The pictures and the question. OptionError if the last word is a picture too, or the first one the question."""
+    *files, question = words
+    missing = "a question" if _names_picture(question) else "a picture" if not files else ""
+    if missing or not question.strip():
+        raise OptionError(
+            f"mmspec ask lacks {missing or 'a question'}; pictures come first and the question last: "
+            f"mmspec ask {' '.join(files) or 'picture.png'} 'What is in it?'"
+        )
+    return files, question
+
+
+def _names_picture(word: str) -> bool:
+    """Whether a word is a picture's path or URL, be it there or not, rather than a question."""
+    if word.lower().startswith(("http:", "https:", "file:", "data:")):
+        return True
+    if " " not in word and Path(word).suffix.lower() in PICTURE_SUFFIXES:
+        return True
+    try:
+        return Path(word).expanduser().is_file()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
 def _source(file: str) -> str | Path:
-    return file if file.startswith(("http:", "https:", "data:")) else Path(file)
+    """A file that is there is read as one, whatever its name looks like."""
+    return Path(file) if "://" not in file and not file.lower().startswith("data:") else file
 
 
 def _answer(session: "Session", message: Any, console: "Console", quiet: bool) -> "Reply":

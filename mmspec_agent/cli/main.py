@@ -8,6 +8,7 @@ import typer
 from mmspec_agent.core.errors import MMSpecError
 
 from . import ask, bench, call, chat, demo, doctor, models, watch
+from .wording import in_command_line_words
 
 
 def build() -> typer.Typer:
@@ -52,7 +53,7 @@ def main() -> None:
     try:
         build()()
     except MMSpecError as error:
-        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        typer.secho(f"error: {in_command_line_words(str(error))}", fg=typer.colors.RED, err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
