@@ -15,6 +15,7 @@ from ..tree import ROOT, DraftTree
 from ..tree_sampling import Continuations, best_first, importance_sampled
 from .base import DraftView, Outcome
 from .calibration import Calibration
+from .counts import MAX_ORDER, CountStore, next_probabilities
 
 ORDERS = (8, 4, 2, 1)
 SEPARATOR = -1
@@ -84,9 +85,13 @@ class NgramIndex:
 
 @dataclass(frozen=True)
 class _Votes:
-    """Matches that agree so far: where each continues, and how long each is by now."""
+    """Matches that agree so far: where each continues, and how long each is by now.
+
+    ``recent`` are the last tokens of the context, for the store of counts.
+    """
 
     places: tuple[tuple[int, int], ...]
+    recent: tuple[int, ...] = ()
 
     @property
     def length(self) -> int:
@@ -94,18 +99,45 @@ class _Votes:
 
 
 class _MatchSource:
-    """The matches as a continuation source."""
+    """The matches as a continuation source, mixed with a store of counts where there is one.
 
-    def __init__(self, index: NgramIndex, calibration: Calibration, banned: frozenset[int]) -> None:
+    What the matches do not claim is left to the store: p = m * vote + (1 - m) * p_store, where m is
+    the calibrated chance that the target goes on like a match of that length.
+    """
+
+    def __init__(
+        self,
+        index: NgramIndex,
+        calibration: Calibration,
+        banned: frozenset[int],
+        store: CountStore | None = None,
+    ) -> None:
         self._tokens = index.tokens
         self._calibration = calibration
         self._banned = banned
-        self._root = _Votes(tuple((end + 1, length) for end, length in index.matches()))
+        self._store = store
+        recent = tuple(index.tokens[-MAX_ORDER:]) if store is not None else ()
+        self._root = _Votes(tuple((end + 1, length) for end, length in index.matches()), recent)
 
     def root(self) -> _Votes:
         return self._root
 
     def continuations(self, context: _Votes) -> Continuations:
+        votes = self._votes(context)
+        matched = self._calibration.estimate(context.length) if votes else 0.0
+        total = sum(votes.values())
+        mixed = {token: matched * vote / total for token, vote in votes.items()}
+        if self._store is not None:
+            for token, prob in next_probabilities(self._store, context.recent):
+                if token not in self._banned:
+                    mixed[token] = mixed.get(token, 0.0) + (1.0 - matched) * prob
+        ordered = sorted(mixed.items(), key=lambda item: -item[1])[:8]
+        return Continuations(
+            np.array([token for token, _ in ordered], dtype=np.int64),
+            np.array([prob for _, prob in ordered]),
+        )
+
+    def _votes(self, context: _Votes) -> dict[int, float]:
         votes: dict[int, float] = {}
         longest = context.length
         for rank, (place, length) in enumerate(context.places):
@@ -116,12 +148,7 @@ class _MatchSource:
                 continue
             # A shorter match halves its vote per token it lacks; later matches count a little more.
             votes[token] = votes.get(token, 0.0) + 0.5 ** (longest - length) * 0.95**rank
-        if not votes:
-            return Continuations(np.empty(0, dtype=np.int64), np.empty(0))
-        ordered = sorted(votes.items(), key=lambda item: -item[1])[:8]
-        ids = np.array([token for token, _ in ordered], dtype=np.int64)
-        shares = np.array([vote for _, vote in ordered]) / sum(votes.values())
-        return Continuations(ids, shares * self._calibration.estimate(longest))
+        return votes
 
     def extend(self, context: _Votes, token: int) -> _Votes:
         agreeing = (
@@ -129,7 +156,8 @@ class _MatchSource:
             for place, length in context.places
             if place < len(self._tokens) and self._tokens[place] == token
         )
-        return _Votes(tuple(agreeing))
+        recent = (*context.recent, token)[-MAX_ORDER:] if self._store is not None else ()
+        return _Votes(tuple(agreeing), recent)
 
 
 class NgramState:
@@ -145,7 +173,7 @@ class NgramState:
 
     def propose(self, view: DraftView, budget: int) -> DraftTree:
         self._catch_up(view.tokens)
-        source = _MatchSource(self._index, self._calibration, self._drafter.banned)
+        source = _MatchSource(self._index, self._calibration, self._drafter.banned, self._drafter.store)
         depth = min(self._drafter.max_depth, view.remaining)
         if view.proposal is not None:
             tree = importance_sampled(source, self._drafter.name, budget, depth, view.proposal)
@@ -193,6 +221,7 @@ class NgramDrafter:
     banned: frozenset[int] = frozenset()
     max_depth: int = 24
     name: str = "ngram"
+    store: CountStore | None = None
     needs_hidden: bool = False
     keeps_to_constraint: bool = False
 

@@ -42,14 +42,20 @@ class DialogueFolder:
         """The folder, begun or gone on with; TrainingDataError if it holds another model's text."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "about.json"
-        if path.is_file():
-            known = json.loads(path.read_text(encoding="utf-8"))
-            if known != about:
-                raise TrainingDataError(
-                    f"{folder} holds dialogues of {known}, not of {about}; choose another folder"
-                )
-        else:
+        if not path.is_file():
             path.write_text(json.dumps(about, indent=1), encoding="utf-8")
+        found = cls.open(folder)
+        if found.about != about:
+            raise TrainingDataError(f"{folder} holds dialogues of {found.about}, not of {about}; choose another folder")
+        return found
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """A folder that exists; TrainingDataError if it holds no dialogues of ours."""
+        try:
+            about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TrainingDataError(f"{folder} is no folder of dialogues: {error}") from error
         return cls(folder, about)
 
     @property

@@ -25,9 +25,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         count, length = len(self._slots.lengths), self._slots.capacity
         self.keys = key_states.new_zeros((count, key_states.shape[1], length, key_states.shape[3]))
-        self.values = value_states.new_zeros(
-            (count, value_states.shape[1], length, value_states.shape[3])
-        )
+        self.values = value_states.new_zeros((count, value_states.shape[1], length, value_states.shape[3]))
         self.is_initialized = True
 
     def update(

@@ -113,8 +113,7 @@ class Writer:
             drawn = self._draw(logits)
             for slot, text in enumerate(self._texts):
                 token = text.forced.pop(0) if text.forced else self._take(text, int(drawn[slot]))
-                finished = token is None or int(self._slots.lengths[slot]) >= self._max_tokens - 1
-                if finished:
+                if token is None or int(self._slots.lengths[slot]) >= self._max_tokens - 1:
                     dialogue = self._finish(text)
                     token = self._restart(slot)
                     if dialogue is not None:
@@ -196,9 +195,7 @@ class Writer:
 
     def _draw(self, logits: torch.Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The next token of each slot: greedy, or drawn among the ``top_k`` likeliest."""
-        temperatures = torch.tensor(
-            [t.temperature if t.answering else 1.0 for t in self._texts]
-        )[:, None]
+        temperatures = torch.tensor([t.temperature if t.answering else 1.0 for t in self._texts])[:, None]
         values, ids = logits.float().topk(self._top_k, dim=-1)
         uniform = torch.rand(values.shape, generator=self._generator).clamp_min(1e-20)
         noise = -torch.log(-torch.log(uniform))

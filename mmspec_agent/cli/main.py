@@ -7,7 +7,7 @@ import typer
 
 from mmspec_agent.core.errors import MMSpecError
 
-from . import ask, bench, call, chat, demo, doctor, models, watch
+from . import ask, bench, call, chat, demo, doctor, draft, models, watch
 from .wording import in_command_line_words
 
 
@@ -28,6 +28,7 @@ def build() -> typer.Typer:
     watch.register(app)
     bench.register(app)
     doctor.register(app)
+    draft.register(app)
     models.register(app)
     return app
 
