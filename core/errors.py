@@ -151,3 +151,11 @@ class PictureNotFound(PictureError, FileNotFoundError):
 
 class PictureInputError(PromptError):
     """Pixel values, placeholders and ids of a request do not belong together."""
+
+
+class TrainingDataError(MMSpecError, ValueError):
+    """Training data is missing, damaged, or was written by another model."""
+
+
+class StoreError(ModelError, ValueError):
+    """A store of counts cannot be read."""

@@ -2,8 +2,7 @@
 
 import tempfile
 
-from mmspec_agent import Engine
-from mmspec_agent.reply import Done, TextPiece
+from mmspec_agent import Done, Engine, TextPiece
 
 engine = Engine.from_pretrained("reference-lm")
 session = engine.session(system="You answer in one or two short sentences.", max_new_tokens=60)

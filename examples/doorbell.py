@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from mmspec_agent import Engine
-from mmspec_agent.clip import bundled_clip
-from mmspec_agent.video.watch import WatchAnswer
+from mmspec_agent import Engine, WatchAnswer, bundled_clip
 
 source = sys.argv[1] if len(sys.argv) > 1 else str(bundled_clip())
 question = sys.argv[2] if len(sys.argv) > 2 else "How many objects are there?"

@@ -4,8 +4,7 @@ import time
 
 import torch
 
-from mmspec_agent import Engine
-from mmspec_agent.models.resolve import load_model
+from mmspec_agent import Engine, load_model
 
 model, tokenizer = load_model("reference-lm", dtype="float32")  # or AutoModelForCausalLM and AutoTokenizer of your own
 

@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-from mmspec_agent import Engine
-from mmspec_agent.core.drafters.base import DraftView, Outcome
-from mmspec_agent.core.drafters.ngram import NgramDrafter
-from mmspec_agent.core.tree import EMPTY, DraftTree
+from mmspec_agent import DraftTree, DraftView, Engine, NgramDrafter, Outcome
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,7 @@ class PhraseDrafter:
             for size in range(min(len(phrase) - 1, len(view.tokens)), 1, -1):
                 if tuple(view.tokens[-size:]) == phrase[:size]:
                     return DraftTree.chain(phrase[size:][:budget], self.name)
-        return EMPTY
+        return DraftTree()
 
     def observe(self, outcome: Outcome) -> None:
         """Called after every verified tree; a drafter that learns would learn here."""

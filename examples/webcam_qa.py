@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from mmspec_agent import Engine
-from mmspec_agent.clip import bundled_clip
-from mmspec_agent.core.errors import SourceError
-from mmspec_agent.video.source import open_source
+from mmspec_agent import Engine, SourceError, bundled_clip, open_source
 
 source = sys.argv[1] if len(sys.argv) > 1 else "0"
 model = sys.argv[2] if len(sys.argv) > 2 else "reference-vlm"

@@ -89,8 +89,7 @@ def _with_format(tokenizer: Any, eos_ids: Sequence[int], form: Form, options: Ch
 def _with_compliance(tokenizer: Any, eos_ids: Sequence[int], form: Form, compliance: Any) -> Form:
     if not isinstance(compliance, ComplianceProcessor):
         raise OptionError(
-            f"compliance={compliance!r:.80}: accepted is a ComplianceProcessor(phrases, refusal=…) of "
-            "mmspec_agent.core.compliance"
+            f"compliance={compliance!r:.80}: accepted is mmspec_agent.ComplianceProcessor(phrases, refusal=…)"
         )
     plan = compliance.plan(tokenizer, form.plan, eos_ids)
     return Form(form.messages, form.template_options, plan, form.reader)

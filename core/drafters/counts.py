@@ -18,7 +18,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ..errors import ModelError
+from ..errors import StoreError
 
 FORMAT = "count-store-1"
 MAX_ORDER = 6
@@ -36,10 +36,6 @@ FloatArray = npt.NDArray[np.float64]
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 _PROBABILITIES = tuple(np.exp(-LOG_STEP * np.arange(256)).tolist())
-
-
-class StoreError(ModelError, ValueError):
-    """A count store cannot be read, or belongs to another vocabulary."""
 
 
 def extend_hash(key: int, token: int) -> int:

@@ -9,9 +9,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..drafters.counts import CountStore
+from ..errors import TrainingDataError
 from ..hf_target import HFTarget
 from .counting import Corpus, build_store
-from .dialogues import SHARD_DIALOGUES, Dialogue, DialogueFolder, TrainingDataError
+from .dialogues import SHARD_DIALOGUES, Dialogue, DialogueFolder
 from .openings import Openings
 from .writing import Writer, turn_ids
 

@@ -10,14 +10,10 @@ from typing import Self
 
 import numpy as np
 
-from ..errors import MMSpecError
+from ..errors import TrainingDataError
 
 SHARD_DIALOGUES = 512
 """Dialogues per file: what an interruption can lose at most."""
-
-
-class TrainingDataError(MMSpecError, ValueError):
-    """Training data is missing, damaged, or was written by another model."""
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from mmspec_agent.core.drafters.counts import (
     LOG_STEP,
     MAX_ORDER,
     CountStore,
-    StoreError,
     next_probabilities,
 )
 from mmspec_agent.core.drafters.ngram import NgramDrafter
+from mmspec_agent.core.errors import StoreError, TrainingDataError
 from mmspec_agent.core.hf_target import HFTarget
 from mmspec_agent.core.pool.corpus import store_of
 from mmspec_agent.core.pool.counting import Corpus, build_store
-from mmspec_agent.core.pool.dialogues import Dialogue, DialogueFolder, TrainingDataError
+from mmspec_agent.core.pool.dialogues import Dialogue, DialogueFolder
 from mmspec_agent.core.pool.writing import LOOP_NGRAM, Opening, TurnIds, Writer
 
 TURN = TurnIds(before=(1, 5, 6), between=(7, 8), ends=frozenset({2}))
