@@ -68,7 +68,7 @@ def test_users_turns_of_the_models_own_end_where_it_ends_them() -> None:
         assert 2 not in question
 
 
-def random_dialogues(seed: int, count: int = 40) -> list[Dialogue]:
+def random_dialogues(seed: int, count: int = 25) -> list[Dialogue]:
     rng = np.random.default_rng(seed)
     return [
         Dialogue(tuple(rng.integers(0, 6, 4).tolist()), tuple(rng.integers(0, 6, 30).tolist()), 0.0)
@@ -76,25 +76,52 @@ def random_dialogues(seed: int, count: int = 40) -> list[Dialogue]:
     ]
 
 
-def by_hand(dialogues: list[Dialogue], context: tuple[int, ...], token: int, vocab: int) -> float:
-    """Witten-Bell's interpolated probability, straight from its definition."""
-    counts: Counter[int] = Counter()
+def counts_by_hand(dialogues: list[Dialogue], length: int) -> Counter[tuple[int, ...]]:
+    """How often each context of ``length`` was followed by each token: keys are context and token."""
+    counts: Counter[tuple[int, ...]] = Counter()
     for dialogue in dialogues:
         text = dialogue.prompt + dialogue.answer
-        for at in range(len(dialogue.prompt), len(text)):
-            if at >= len(context) and text[at - len(context) : at] == context:
-                counts[text[at]] += 1
-    total, types = sum(counts.values()), len(counts)
-    if not context:
-        return (counts[token] + 0.5) / (total + 0.5 * vocab)
-    lower = by_hand(dialogues, context[1:], token, vocab)
-    return (counts[token] + types * lower) / (total + types) if total else lower
+        for at in range(max(length, len(dialogue.prompt)), len(text)):
+            counts[text[at - length : at + 1]] += 1
+    return counts
+
+
+class KneserNey:
+    """Modified Kneser-Ney smoothing straight from its definition."""
+
+    def __init__(self, dialogues: list[Dialogue], vocab: int) -> None:
+        self.vocab = vocab
+        raw = [counts_by_hand(dialogues, n) for n in range(1, MAX_ORDER + 1)]
+        self.counts = [raw[-1]]
+        for longer, own in zip(reversed(raw), reversed(raw[:-1])):
+            continued = Counter(key[1:] for key in longer)
+            self.counts.insert(0, Counter({key: max(continued[key], 1) for key in own}))
+        self.frequency = Counter(key[-1] for key in self.counts[0])
+
+    def discount(self, order: int, count: int) -> float:
+        times = Counter(self.counts[order - 1].values())
+        n = [max(times[k], 1) for k in range(5)]
+        y = n[1] / (n[1] + 2 * n[2])
+        k = min(count, 3)
+        return min(max(k - (k + 1) * y * n[k + 1] / n[k], 0.1), (0.95, 1.9, 2.8)[k - 1])
+
+    def probability(self, context: tuple[int, ...], token: int) -> float:
+        if not context:
+            return (self.frequency[token] + 0.5) / (self.frequency.total() + 0.5 * self.vocab)
+        counts = {k[-1]: c for k, c in self.counts[len(context) - 1].items() if k[:-1] == context}
+        lower = self.probability(context[1:], token)
+        if not counts:
+            return lower
+        discounts = {t: self.discount(len(context), c) for t, c in counts.items()}
+        own = counts[token] - discounts[token] if token in counts else 0.0
+        return (own + sum(discounts.values()) * lower) / sum(counts.values())
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_probabilities_are_those_of_the_definition(seed: int) -> None:
     dialogues = random_dialogues(seed)
     store = build_store(Corpus.of(dialogues), 10**7, {}, vocab_size=8)
+    definition = KneserNey(dialogues, vocab=8)
     rng = np.random.default_rng(seed)
     rounding = np.exp(MAX_ORDER * LOG_STEP)
     for _ in range(30):
@@ -103,7 +130,7 @@ def test_probabilities_are_those_of_the_definition(seed: int) -> None:
         assert found
         assert sum(prob for _, prob in found) < 1.1
         for token, prob in found:
-            exact = by_hand(dialogues, context, token, 8)
+            exact = definition.probability(context, token)
             assert exact / rounding < prob < exact * rounding
 
 
