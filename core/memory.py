@@ -10,13 +10,20 @@ from .hf_target import HFTarget
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
-def parse_bytes(value: int | str | None) -> int | None:
-    """Bytes from a number or a text such as "512MiB" or "2 GB"; OptionError if it is neither."""
-    if value is None or (isinstance(value, int) and value > 0):
+def parse_bytes(value: int | str | None, zero: bool = False) -> int | None:
+    """Bytes from a number or a text such as "512MiB" or "2 GB"; OptionError if it is neither.
+
+    ``zero``: whether 0, which keeps nothing, is accepted.
+    """
+    least = 0 if zero else 1
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
         return value
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?|)b?\s*", str(value).lower())
-    if not match or float(match[1]) <= 0:
-        raise OptionError(f"memory budget {value!r}: accepted are a positive number of bytes or a text like '512MiB'")
+    if not match or (float(match[1]) <= 0 and not zero):
+        raise OptionError(
+            f"memory budget {value!r}: accepted are a {'' if zero else 'positive '}number of bytes or a text like "
+            "'512MiB'"
+        )
     return int(float(match[1]) * _UNITS[match[2]])
 
 

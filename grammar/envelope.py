@@ -67,7 +67,10 @@ class Envelope:
         """Calls and results as text, for templates that know neither."""
         if message.get("role") == "tool":
             name = message.get("name")
-            return {"role": "user", "content": f"Result{f' of {name}' if name else ''}: {_text_of(message)}"}
+            head = f"Result{f' of {name}' if name else ''}: "
+            if _has_pictures(message):
+                return {"role": "user", "content": [{"type": "text", "text": head}, *message["content"]]}
+            return {"role": "user", "content": f"{head}{_text_of(message)}"}
         calls = message.pop("tool_calls", None)
         if calls:
             lines = [self._call_text(call.get("function", call)) for call in calls]
@@ -174,6 +177,11 @@ def _check_names(tools: Sequence[Tool], family: Family) -> None:
                 f"Tool name {tool.name!r} is not legal for the {family.name} format; accepted is "
                 f"{family.name_pattern}. Rename the tool."
             )
+
+
+def _has_pictures(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(isinstance(p, Mapping) and p.get("type") == "image" for p in content)
 
 
 def _text_of(message: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from mmspec_agent.core.noise import ReplyNoise
 from mmspec_agent.core.sampling import Draw, IdBuffer, Processing, Sampler
 from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.core.trace import open_trace
+from mmspec_agent.core.visual.compress import LOSSY_NAME as VISUAL_TOKENS
 from mmspec_agent.core.visual.placing import Placed
 
 from .conversation import Conversation
@@ -82,6 +83,8 @@ class ChatRun:
         shown, pictures = extract(normalise_messages(messages), rules)
         vision = engine.vision if pictures else engine.vision_or_none
         normal = flatten_text(shown, keep_pictures=vision is not None)
+        if vision is not None:
+            normal = vision.without_written_placeholders(normal)
         form = form_of(engine.tokenizer, sorted(self._eos_ids), normal, options)
         if vision is None:
             text = render(engine.tokenizer, form.messages, **form.template_options)
@@ -143,7 +146,9 @@ class ChatRun:
         if options.lossy_gamma is not None:
             decoder.stats.lossy.append(f"lossy_gamma={options.lossy_gamma}")
         if options.lossy_visual_tokens is not None and placed:
-            decoder.stats.lossy.append(f"lossy_visual_tokens={options.lossy_visual_tokens}")
+            given = f"{VISUAL_TOKENS}={options.lossy_visual_tokens}"
+            others = [name for name in decoder.stats.lossy if name != VISUAL_TOKENS]
+            decoder.stats.lossy = [*others, given]
         return decoder
 
     def _room(self, prompt_length: int) -> int:

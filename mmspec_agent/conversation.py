@@ -30,7 +30,8 @@ class Conversation:
 
     ``tokens`` may be longer than the cache (pending tokens); never shorter. ``rendered`` is the text of the last
     prompt and reply, so that the next prompt can continue the very ids that were decoded. ``gaps``: whether rows
-    were dropped, so that what is held is no longer what the ids alone would give.
+    were dropped, so that what is held is no longer what the ids alone would give. ``lossy``: by the name of a lossy
+    option, the first row that it made; all rows behind that one attended to it, so they bear the mark as well.
     """
 
     sequence: HFSequence
@@ -39,6 +40,7 @@ class Conversation:
     rendered: str = ""
     pictures: tuple[Placed, ...] = ()
     gaps: bool = False
+    lossy: dict[str, int] = field(default_factory=dict)
     _unsaved: list[tuple[str, int, int]] = field(default_factory=list)
 
     @classmethod
@@ -74,6 +76,7 @@ class Conversation:
         self.tokens = list(ids)
         self.pictures = pictures
         self.gaps = self.gaps and kept > 0
+        self._forget_marks(kept)
         for drafter in self.drafters:
             drafter.failed = False
         return kept
@@ -86,6 +89,9 @@ class Conversation:
         ``check`` is called between forwards and may raise to cancel.
         """
         keys = [] if self.gaps else prefix_keys(vision.weights, self.tokens, self.pictures)
+        for one in self.pictures:
+            if one.picture.lossy is not None:
+                self.lossy.setdefault(one.picture.lossy, one.start)
         with vision.memory.pinned(keys):
             restored = self._restore(vision, keys, check)
         self._unsaved = [
@@ -108,8 +114,11 @@ class Conversation:
         for index, (one, key) in enumerate(zip(self.pictures, keys)):
             if one.end <= self.sequence.length:
                 continue
-            copied = vision.segments.restore(key, self.sequence)
+            before = self.sequence.length
+            copied, lossy = vision.segments.restore(key, self.sequence)
             restored += copied
+            for name in lossy if copied else ():
+                self.lossy.setdefault(name, before)
             if not copied and any(later in vision.memory for later in keys[index + 1 :]):
                 self._prefill(vision, one.end, check)
             elif not copied:
@@ -120,7 +129,8 @@ class Conversation:
         """Store the rows of the request's new pictures, for other conversations with the same prefix."""
         for key, start, end in self._unsaved:
             if end <= self.sequence.length:
-                vision.segments.save(key, self.sequence, start, end)
+                marks = [name for name, first in self.lossy.items() if first < end]
+                vision.segments.save(key, self.sequence, start, end, marks)
         self._unsaved = []
 
     def append_segment(self, vision: Vision, ids: Sequence[int], pictures: Sequence[PictureInput]) -> None:
@@ -145,6 +155,9 @@ class Conversation:
             raise ValueError(f"cannot drop tokens {start} to {end} of {self.sequence.length} cached ones")
         self.sequence.drop(start, end)
         del self.tokens[start:end]
+        gone_rows = end - start
+        self.lossy = {n: at - gone_rows if at >= end else min(at, start) for n, at in self.lossy.items()}
+        self._forget_marks(self.sequence.length)
         before = [one for one in self.pictures if one.end <= start]
         behind = [one.shifted(start - end) for one in self.pictures if one.start >= end]
         self.pictures = (*before, *behind)
@@ -154,6 +167,11 @@ class Conversation:
         """Forget tokens behind ``count``: a stop string ended the reply in the middle of a step."""
         del self.tokens[count:]
         self.sequence.truncate(min(self.sequence.length, count))
+        self._forget_marks(self.sequence.length)
+
+    def _forget_marks(self, length: int) -> None:
+        """Marks of rows that are gone: ``length`` rows are left."""
+        self.lossy = {name: first for name, first in self.lossy.items() if first < length}
 
     def _prefill(self, vision: Vision, end: int, check: Callable[[], None] = lambda: None) -> None:
         """Compute rows up to ``end`` in chunks; pictures that see both ways stay in one piece."""

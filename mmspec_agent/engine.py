@@ -56,7 +56,7 @@ class Engine:
     ``drafters``: sources of guesses, default the untrained n-gram drafter. ``memory_budget``: bytes (or
     "512MiB") for KV and scratch; a request that cannot fit is refused before it starts. ``busy``: what a second
     thread gets while a request runs, "wait" or "refuse" (EngineBusy). ``max_nodes`` bounds a draft tree.
-    ``visual_budget``: bytes for features and KV segments of pictures that are kept over requests;
+    ``visual_budget``: bytes for features and KV segments of pictures that are kept over requests, 0 for none;
     ``lossy_int8_segments`` keeps the segments at half the bytes, not quite exactly.
 
     Errors: UnsupportedModel if the model's cache cannot be rolled back or its attention does not follow a tree
@@ -87,7 +87,7 @@ class Engine:
         self._check_tokenizer()
         check_target(self.target)
         self.controller = Controller(max_nodes=max_nodes, enabled=max_nodes > 0)
-        self._visual = (parse_bytes(visual_budget) or 0, lossy_int8_segments)
+        self._visual = (parse_bytes(visual_budget, zero=True) or 0, lossy_int8_segments)
         self.drafters = self._default_drafters() if isinstance(drafters, str) else list(drafters)
         self._busy = busy
         self._lock = threading.Lock()
@@ -169,8 +169,16 @@ class Engine:
 
         return open_watch(self, source, question, **options)
 
+    @property
+    def allows_int8_segments(self) -> bool:
+        """Whether rows that were stored in INT8 may be used (``lossy_int8_segments``)."""
+        return self._visual[1]
+
     def resume(self, path: str | Path) -> Session:
-        """A session saved by ``Session.save``; SessionError if it belongs to another model."""
+        """A session saved by ``Session.save``; SessionError if it belongs to another model.
+
+        Rows that INT8 segments made are left out, and computed anew, unless this engine has ``lossy_int8_segments``.
+        """
         return Session.load(self, Path(path))
 
     @cached_property

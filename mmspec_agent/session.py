@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from mmspec_agent.core.cache import KVRows
 from mmspec_agent.core.errors import PictureError, SessionError
 from mmspec_agent.core.visual.families import PictureInput
-from mmspec_agent.core.visual.placing import Placed
+from mmspec_agent.core.visual.placing import Placed, cut_at_borders
+from mmspec_agent.core.visual.segments import LOSSY_NAME as INT8_SEGMENTS
 
 from .conversation import gone
 from .options import ChatOptions
@@ -82,6 +83,7 @@ class Session:
             "messages": _without_pictures(self.messages, folder),
             "pictures": [_saved_place(one) for one in conversation.pictures],
             "gaps": conversation.gaps,
+            "lossy": conversation.lossy,
             "tokens": conversation.tokens,
             "length": length,
             "rendered": conversation.rendered,
@@ -118,13 +120,28 @@ class Session:
         conversation.tokens, conversation.rendered = list(state["tokens"]), state["rendered"]
         conversation.pictures = tuple(_loaded_place(one) for one in state["pictures"])
         conversation.gaps = state["gaps"]
-        if state["length"]:
-            if tensors["tokens"].tolist() != conversation.tokens[: state["length"]]:
-                raise ValueError("session.json and kv.safetensors were not written together")
+        if not state["length"]:
+            return
+        if tensors["tokens"].tolist() != conversation.tokens[: state["length"]]:
+            raise ValueError("session.json and kv.safetensors were not written together")
+        conversation.lossy = {str(name): int(first) for name, first in state["lossy"].items()}
+        length = self._allowed_rows(state["length"])
+        if length:
             count = len(conversation.sequence.arena.layers)
-            rows = KVRows(tuple((tensors[f"keys.{i}"], tensors[f"values.{i}"]) for i in range(count)))
-            positions = (np.asarray(tensors["order"]), np.asarray(tensors["next"]))
-            conversation.sequence.restore(rows, *positions)
+            layers = ((tensors[f"keys.{i}"], tensors[f"values.{i}"]) for i in range(count))
+            rows = KVRows(tuple((keys[:, :, :length], values[:, :, :length]) for keys, values in layers))
+            conversation.sequence.restore(
+                rows, np.asarray(tensors["order"])[:length], np.asarray(tensors["next"])[:length]
+            )
+
+    def _allowed_rows(self, length: int) -> int:
+        """Saved rows that this engine takes: an exact one leaves out what INT8 made, and computes it anew."""
+        conversation = self._conversation
+        first = conversation.lossy.get(INT8_SEGMENTS)
+        if first is None or self._engine.allows_int8_segments:
+            return length
+        conversation.lossy = {name: at for name, at in conversation.lossy.items() if at < first}
+        return cut_at_borders(min(length, first), conversation.pictures)
 
 
 def _without_pictures(messages: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
@@ -166,12 +183,21 @@ def _with_pictures(messages: list[dict[str, Any]], folder: Path) -> list[dict[st
 
 def _saved_place(one: Placed) -> dict[str, Any]:
     picture = one.picture
-    return {"start": one.start, "end": one.end, "key": picture.key, "grid": picture.grid, "count": picture.count}
+    return {
+        "start": one.start,
+        "end": one.end,
+        "key": picture.key,
+        "grid": picture.grid,
+        "count": picture.count,
+        "lossy": picture.lossy,
+    }
 
 
 def _loaded_place(saved: dict[str, Any]) -> Placed:
     grid = tuple(saved["grid"]) if saved["grid"] is not None else None
-    return Placed(saved["start"], saved["end"], PictureInput(saved["key"], gone, grid, saved["count"]))
+    return Placed(
+        saved["start"], saved["end"], PictureInput(saved["key"], gone, grid, saved["count"], lossy=saved["lossy"])
+    )
 
 
 def fingerprint(engine: Engine) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from mmspec_agent.core.errors import Cancelled, OptionError, PictureError, PictureInputError
+from mmspec_agent.core.errors import Cancelled, OptionError, PictureError, PictureInputError, PromptError
 from mmspec_agent.core.hf_target import HFTarget
 from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.core.visual.compress import compressed, target_count
@@ -27,8 +27,10 @@ from mmspec_agent.core.visual.proof import prove
 from mmspec_agent.core.visual.segments import SegmentStore
 
 from .conversation import gone
-from .pictures import Picture
+from .pictures import Picture, is_picture_part
+from .processor_settings import settings_digest
 from .prompts import render
+from .written_placeholders import escaped
 
 if TYPE_CHECKING:
     from .conversation import Conversation
@@ -78,7 +80,7 @@ class Vision:
         self._looked_at = family.proven
         self._tokenizer = tokenizer
         self._processor = processor
-        self._prepared: OrderedDict[tuple[str, bool], Prepared] = OrderedDict()
+        self._prepared: OrderedDict[tuple[str, bool, str], Prepared] = OrderedDict()
 
     @cached_property
     def weights(self) -> str:
@@ -98,21 +100,55 @@ class Vision:
 
         ``lossy_visual_tokens``: tokens (or the share of them) that each picture is compressed to.
         """
-        text = self.template(messages, **template_options)
+        text = self._text_with_places(messages, pictures, **template_options)
         if not pictures:
             return text, ()
         prepared = [self.prepare(picture, len(pictures) == 1) for picture in pictures]
         if lossy_visual_tokens is not None:
             prepared = [self.compress(one, lossy_visual_tokens) for one in prepared]
-        pieces = text.split(self._processor.image_token)
-        if len(pieces) - 1 != len(pictures):
-            raise PictureInputError(
-                f"the chat template leaves {len(pieces) - 1} places {self._processor.image_token!r} for "
-                f"{len(pictures)} pictures; the text of a message must not contain that token, and the template "
-                "has to allow pictures in these roles"
-            )
+        pieces = text.split(self.image_token)
         expanded = "".join(one + part.text for one, part in zip(pieces, prepared)) + pieces[-1]
         return expanded, tuple(part.picture for part in prepared)
+
+    def _text_with_places(
+        self, messages: list[dict[str, Any]], pictures: Sequence[Picture], **template_options: Any
+    ) -> str:
+        """The template's text with a place for every picture. PictureInputError says which role shows none."""
+        try:
+            text = self.template(messages, **template_options)
+        except PromptError:
+            if not pictures:
+                raise
+            text = None
+        found = text.count(self.image_token) if text is not None and pictures else 0
+        if text is not None and found == len(pictures):
+            return text
+        for role in dict.fromkeys(m["role"] for m in messages if _pictures_in(m)):
+            others = [_without_pictures(m) if m["role"] == role else m for m in messages]
+            mine = sum(_pictures_in(m) for m in messages if m["role"] == role)
+            try:
+                rest = self.template(others, **template_options).count(self.image_token)
+            except PromptError:
+                continue
+            if text is None or found - rest != mine:
+                raise PictureInputError(
+                    f"the model's chat template shows no pictures in messages of role {role!r}; hand the picture over "
+                    "in a message of role 'user'"
+                )
+        if text is None:
+            self.template(messages, **template_options)
+        raise PictureInputError(
+            f"the chat template leaves {found} places {self.image_token!r} for {len(pictures)} pictures; use a "
+            "template that writes every picture once"
+        )
+
+    def without_written_placeholders(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Messages in which a placeholder that the model or a tool wrote is text; PictureInputError for a user's."""
+        names = {
+            self._tokenizer.convert_ids_to_tokens(self.family.image_token_id) if self._tokenizer is not None else None
+        }
+        names.add(getattr(self._processor, "image_token", None))
+        return escaped(messages, [name for name in names if isinstance(name, str)])
 
     def template(self, messages: list[dict[str, Any]], **template_options: Any) -> str:
         """The prompt text as the chat template writes it, with one ``image_token`` for each picture."""
@@ -134,9 +170,10 @@ class Vision:
     def prepare(self, picture: Picture, alone: bool = True) -> Prepared:
         """Preprocess a picture, once: its pixels are kept for the first use only, its key and text for later.
 
-        ``alone``: whether it is the only one of its prompt, which some families resize differently.
+        ``alone``: whether it is the only one of its prompt, which some families resize differently. The processor's
+        settings are those of the call: a change of any makes a known picture a new one.
         """
-        key = (picture.digest, alone)
+        key = (picture.digest, alone, settings_digest(self._processor) if self._processor is not None else "")
         known = self._prepared.get(key)
         if known is not None:
             self._prepared.move_to_end(key)
@@ -229,8 +266,7 @@ class Vision:
                 "stored_bytes": self.memory.bytes,
                 "evictions": self.memory.counts.evictions - evicted,
             }
-        if restored and self.segments.int8:
-            stats.lossy.append("lossy_int8_segments")
+        stats.lossy += [name for name in conversation.lossy if name not in stats.lossy]
 
     # -- generate ---------------------------------------------------------------------------------------------
 
@@ -295,6 +331,18 @@ def rope_state_kept(model: PreTrainedModel) -> Iterator[None]:
     finally:
         if core is not None and "rope_deltas" in core.__dict__:
             core.rope_deltas = before
+
+
+def _pictures_in(message: Mapping[str, Any]) -> int:
+    content = message.get("content")
+    return sum(is_picture_part(part) for part in content) if isinstance(content, list) else 0
+
+
+def _without_pictures(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": "".join(part["text"] for part in content if not is_picture_part(part)) or "-"}
 
 
 def _as_parts(message: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ..masks import IntArray
 from .families import PictureInput
 from .features import PictureFeatures
 
+LOSSY_NAME = "lossy_visual_tokens"
 CLUSTERS = 16
 GRID = 4
 ORIGINALS = 0.01
@@ -104,7 +105,9 @@ def compressed(picture: PictureInput, keep: int, encode: Callable[[PictureInput]
         return compress(encode(picture), keep, shape)
 
     coordinates = _coordinates(picture, keep) if picture.grid is not None else None
-    return replace(picture, key=f"{picture.key}:{keep}", load=load, count=keep, coordinates=coordinates)
+    return replace(
+        picture, key=f"{picture.key}:{keep}", load=load, count=keep, coordinates=coordinates, lossy=LOSSY_NAME
+    )
 
 
 def _coordinates(picture: PictureInput, keep: int) -> IntArray:

@@ -70,6 +70,8 @@ class PictureInput:
     count: int | None = None
     coordinates: IntArray | None = None
     """[3, count] places of the tokens where they do not fill the grid (a compressed picture)."""
+    lossy: str | None = None
+    """The option that made its features other than the tower's, as ``stats.lossy`` names it."""
 
 
 @dataclass(frozen=True)
