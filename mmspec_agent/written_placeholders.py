@@ -24,8 +24,8 @@ def _escaped_message(index: int, message: dict[str, Any], placeholders: Sequence
         return message
     if message.get("role") not in _WRITTEN_BY_OTHERS:
         raise PictureInputError(
-            f"message {index} holds the text {found!r}, the placeholder that stands for a picture; leave it out, and hand "
-            "pictures over as parts"
+            f"message {index} holds the text {found!r}, the placeholder that stands for a picture; leave it out, and "
+            "hand pictures over as parts"
         )
     for token in placeholders:
         message = {name: _escaped(value, token) for name, value in message.items()}

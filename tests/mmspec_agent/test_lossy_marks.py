@@ -12,6 +12,7 @@ from tiny_chat import expected_ids, noise_picture, tiny_chat_vlm, user
 
 from mmspec_agent import Engine, Session
 from mmspec_agent.core.errors import OptionError
+from mmspec_agent.core.visual.segments import Segment
 from mmspec_agent.pictures import PictureRules, extract, load_picture
 
 INT8 = "lossy_int8_segments"
@@ -93,7 +94,7 @@ def test_segments_behind_marked_rows_are_stored_with_the_mark() -> None:
     engine = int8_engine()
     session = restored_session(engine, noise_picture(6))
     session.send(user("and this?", noise_picture(7)))
-    held = [value for value, _ in engine.vision.memory._held.values() if type(value).__name__ == "Segment"]
+    held = [value for value, _ in engine.vision.memory._held.values() if isinstance(value, Segment)]
     assert len(held) == 2
     assert all(INT8 in segment.lossy for segment in held)
 

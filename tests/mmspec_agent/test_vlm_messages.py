@@ -116,12 +116,13 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_settings_of_the_processor_are_those_of_the_call(name: str) -> None:
     one = engine(seed=3)
-    one.processor.image_processor.image_std = [0.5, 0.5, 0.5]
+    processor: Any = one.processor
+    processor.image_processor.image_std = [0.5, 0.5, 0.5]
     messages = [user("what?", noise_picture(1, 60))]
     before = one.chat(messages, max_new_tokens=8)
     again = one.chat(messages, max_new_tokens=8)
     assert again.stats.vision_passes == 0
-    CHANGES[name](one.processor)
+    CHANGES[name](processor)
     if name == "size":  # 14 pixels wide is no picture of this model: it says so, and does not show the old one
         with pytest.raises((PictureError, PictureInputError, PromptError, ValueError, RuntimeError)):
             one.chat(messages, max_new_tokens=8)
