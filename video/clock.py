@@ -1,4 +1,4 @@
-"""Time as a seam: the real clock for cameras, a simulated one for hours of stream in a second (SYSTEM.md V1, V7)."""
+"""Time as a seam: the real clock for cameras, a simulated one for hours of stream in a second."""
 
 from __future__ import annotations
 

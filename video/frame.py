@@ -1,4 +1,4 @@
-"""One picture of a stream, and the rules by which anything becomes RGB uint8 (SYSTEM.md V1)."""
+"""One picture of a stream, and the rules by which anything becomes RGB uint8."""
 
 from __future__ import annotations
 
@@ -67,13 +67,15 @@ class Frame:
 def to_rgb(picture: Any, *, order: Order = "rgb", bit_depth: int = 16) -> RGBArray:
     """A fresh, read-only uint8 [h, w, 3] of any picture; the input is never aliased.
 
-    Accepted: PIL images; arrays [h, w], [h, w, 1] (grey: three equal channels), [h, w, 2] (grey and alpha),
+    Accepted: PIL images; torch tensors, also channel-first; arrays [h, w], [h, w, 1] (grey: three equal channels), [h, w, 2] (grey and alpha),
     [h, w, 3] and [h, w, 4] (``order`` says which way round; alpha is dropped, as PIL's ``convert("RGB")`` does);
     of uint8, bool, uint16 (``bit_depth`` significant bits, scaled to 8), or floats within 0..1. Everything else
     is a ``FrameError`` that names what was given.
     """
     if hasattr(picture, "convert") and hasattr(picture, "getbands"):
         picture, order = _from_pil(picture), "rgb"
+    elif hasattr(picture, "detach"):
+        picture = _from_tensor(picture)
     array = np.asarray(picture)
     if array.ndim == 2:
         array = array[:, :, None]
@@ -95,6 +97,17 @@ def to_rgb(picture: Any, *, order: Order = "rgb", bit_depth: int = 16) -> RGBArr
         rgb = np.array(levels[:, :, :3], order="C")
     rgb.flags.writeable = False
     return rgb
+
+
+def _from_tensor(tensor: Any) -> npt.NDArray[Any]:
+    """An array [h, w, c] of a torch tensor of any device and type; tensors of pictures are channel-first as a rule."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype.is_floating_point:
+        tensor = tensor.float()
+    array = np.asarray(tensor)
+    if _channel_first(array) and array.shape[2] not in (1, 2, 3, 4):
+        array = np.moveaxis(array, 0, 2)
+    return array
 
 
 def _from_pil(image: Any) -> Any:

@@ -1,28 +1,28 @@
-"""One door for everything that yields pictures (SYSTEM.md V1)."""
+"""One door for everything that yields pictures."""
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from mmspec_agent.core.errors import OptionError, SourceNotFound, SourceOpenError
+from mmspec_agent.core.errors import OptionError
 
 from .clock import Clock, RealClock, SimulatedClock
+from .opening import Opening
+from .reader import Reader
+from .reader_av import AvReader
+from .reader_capture import CaptureReader, ObjectReader
+from .reader_items import ChainReader, IterableReader
+from .reader_pictures import PICTURE_SUFFIXES, PicturesReader, looks_like_a_picture
 from .source_base import EventHook, FrameSource
 from .source_live import LiveSource
-from .source_options import SourceOptions, redacted
-from .source_readers import PICTURE_SUFFIXES, CaptureReader, IterableReader, ObjectReader, PicturesReader, Reader
+from .source_options import SourceOptions
 from .source_recorded import RecordedSource
 from .source_replay import PacedReader, ReplaySource
+from .source_spec import Spec, told_apart
 
-_FILE_SUFFIXES = frozenset(
-    {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".gif", ".ts", ".mpg", ".mpeg", ".ogv", ".flv"}
-)
 _FROZEN_AFTER_S = 10.0
 
 __all__ = ["FrameSource", "open_source"]
@@ -37,38 +37,29 @@ def open_source(
     on_event: EventHook | None = None,
     **options: Any,
 ) -> FrameSource:
-    """Open a camera index, URL, video file, GIF, picture, folder of pictures, iterator or capture object.
+    """Open a camera index, URL, video file, animation, picture, folder, list of files, iterator or capture object.
 
     Iterators yield pictures (see ``frame.to_rgb``), ``(time_s, picture)`` pairs or ``Frame``s. Capture objects have
-    ``read()`` and ``release()``; a function that makes one can be reconnected. ``live`` decides between the newest
-    frame and every frame; by default cameras, streams and capture objects are live, files, folders and iterators
-    are not. A recording opened with ``live=True`` is played at its own pace, on a ``SimulatedClock`` without waiting.
+    ``read()`` and ``release()``; a function that makes one can be reconnected. Texts may also be "-" (standard
+    input), a pattern ("shots/*.png", "shot%04d.png"), a ``file:`` URL or a GStreamer pipeline; open binary files, PIL
+    images and arrays are served too. ``live`` decides between the newest frame and every frame; by default cameras,
+    capture objects and streams without an end are live, all others are not. A recording opened with ``live=True`` is
+    played at its own pace, on a ``SimulatedClock`` without waiting.
     ``on_event`` is called from the source's threads. Other options: see ``SourceOptions``; an unknown one is an
     ``OptionError``. A source that cannot be opened is a ``SourceError`` that says why; use it in a ``with`` block.
     """
+    return _Opener(source_options(fps=fps, **options), clock or RealClock(), on_event).opened(told_apart(spec), live)
+
+
+def source_options(**options: Any) -> SourceOptions:
+    """``SourceOptions`` of keywords; an unknown one is an ``OptionError``."""
     known = [f.name for f in fields(SourceOptions)]
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise OptionError(
             f"unknown source option {unknown[0]!r}; accepted are live, clock, on_event, {', '.join(known)}"
         )
-    settings = SourceOptions(fps=fps, **options)
-    opener = _Opener(settings, clock or RealClock(), on_event)
-    if isinstance(spec, int) and not isinstance(spec, bool):
-        return opener.device(spec, f"camera {spec}", live)
-    if isinstance(spec, (str, os.PathLike)):
-        return opener.text(os.fspath(spec), live)
-    if callable(spec) or (hasattr(spec, "read") and hasattr(spec, "release")):
-        return opener.capture_object(spec, live)
-    if isinstance(spec, Iterable) and not isinstance(spec, bytes):
-        return opener.iterable(spec, bool(live))
-    raise SourceNotFound(f"a {type(spec).__name__} was given as a video source; {_ACCEPTED}")
-
-
-_ACCEPTED = (
-    "accepted are a camera index, a URL, a video file, a GIF, a picture, a folder of pictures, an iterator of pictures "
-    "and objects with read() and release()"
-)
+    return SourceOptions(**options)
 
 
 class _Opener:
@@ -79,49 +70,73 @@ class _Opener:
         self._clock = clock
         self._on_event = on_event
 
-    def text(self, text: str, live: bool | None) -> FrameSource:
-        """A URL, path, or a camera's number written as text."""
-        if text.isdecimal() and not Path(text).exists():
-            return self.device(int(text), f"camera {text}", live)
-        if "://" in text and not text.startswith("file://"):
-            if live is None:
-                live = not (urlsplit(text).scheme in ("http", "https") and _suffix(text) in _FILE_SUFFIXES)
-            if live:
-                return self.device(text, redacted(text), live)
-            return self.recording(lambda: CaptureReader(text, self._options, is_live=False), redacted(text), False)
-        return self._path(Path(text.removeprefix("file://")), bool(live))
-
-    def _path(self, path: Path, live: bool) -> FrameSource:
+    def opened(self, spec: Spec, live: bool | None) -> FrameSource:
+        """The source a spec means."""
         options = self._options
-        if path.is_dir():
-            return self.recording(lambda: PicturesReader.of_folder(path, options), str(path), live)
-        if not path.exists():
-            raise SourceNotFound(f"{path} was given as a video source and does not exist; {_ACCEPTED}")
-        if path.suffix.lower() in PICTURE_SUFFIXES:
-            return self.recording(lambda: PicturesReader([path], str(path), options), str(path), live)
-        if str(path).startswith("/dev/video"):
-            return self.device(str(path), str(path), True)
-        if path.is_file() and path.stat().st_size == 0:
-            raise SourceOpenError(f"{path} is empty (0 bytes); was its download or recording cut short?")
-        # An absolute path: OpenCV would take a "%" in a relative one, or a leading "-", for something else.
-        return self.recording(lambda: CaptureReader(str(path.absolute()), options, is_live=False), str(path), live)
+        if spec.kind == "camera":
+            self._refuse_recorded(spec.name, live)
+            return self._live(lambda: CaptureReader(spec.target, options), spec.name)
+        if spec.kind == "capture":
+            return self._capture_object(spec, live)
+        if spec.kind == "url":
+            return self._url(spec, live)
+        if spec.kind == "items":
+            # On a simulated clock pictures without times come at ``rate``.
+            on_arrival = bool(live) and not isinstance(self._clock, SimulatedClock)
+            items: Iterable[Any] = spec.target
+            return self._recording(lambda: IterableReader(items, options, is_live=on_arrival), spec.name, bool(live))
+        return self._recording(self._maker(spec), spec.name, bool(live))
 
-    def device(self, target: int | str, name: str, live: bool | None) -> FrameSource:
-        """A camera or stream; ``live=False`` is refused, since a camera cannot wait for its consumer."""
+    def _maker(self, spec: Spec) -> Callable[[], Reader]:
+        """What makes the reader of files."""
+        options, target = self._options, spec.target
+        if spec.kind == "folder":
+            return lambda: PicturesReader.of_folder(target, options)
+        if spec.kind == "pictures":
+            return lambda: PicturesReader(list(target), spec.name, options)
+        if spec.kind == "files":
+            return lambda: ChainReader([self._file_maker(path) for path in target], spec.name)
+        if spec.kind == "open file":
+            return lambda: _reader_of_open_file(target, spec.name, options)
+        return lambda: AvReader(target, options, spec.name)
+
+    def _file_maker(self, path: Path) -> Callable[[], Reader]:
+        if path.suffix.lower() in PICTURE_SUFFIXES:
+            return lambda: PicturesReader([path], str(path), self._options)
+        return lambda: AvReader(str(path), self._options)
+
+    def _url(self, spec: Spec, live: bool | None) -> FrameSource:
+        """Opened first: only then is it known whether it has an end."""
+        first = AvReader(spec.target, self._options, spec.name)
+        info = Opening(first, spec.name).result(self._options.opening)
+        ready = [first]
+        make = lambda: ready.pop() if ready else AvReader(spec.target, self._options, spec.name)  # noqa: E731
+        try:
+            if info.is_live:
+                self._refuse_recorded(spec.name, live)
+                return self._live(make, spec.name)
+            return self._recording(make, spec.name, bool(live))
+        except BaseException:
+            first.cancel()
+            first.close()
+            raise
+
+    def _refuse_recorded(self, name: str, live: bool | None) -> None:
+        """``live=False`` is refused for cameras and streams, which cannot wait for their consumer."""
         if live is False:
             raise OptionError(
                 f"live=False was given for {name}; cameras are always live. Limit the rate with fps instead"
             )
-        return self._live(lambda: CaptureReader(target, self._options, is_live=True), name)
 
-    def capture_object(self, spec: Any, live: bool | None) -> FrameSource:
+    def _capture_object(self, spec: Spec, live: bool | None) -> FrameSource:
         """An object with ``read`` and ``release``, or a function that makes one and can make another."""
         if live is False:
             raise OptionError("live=False was given for a capture object; wrap it in a generator to have every frame")
-        is_factory = callable(spec) and not hasattr(spec, "read")
-        make: Callable[[], Any] = spec if is_factory else lambda: spec
+        given = spec.target
+        is_factory = callable(given) and not hasattr(given, "read")
+        make: Callable[[], Any] = given if is_factory else lambda: given
         order = self._options.order or "bgr"
-        return self._live(lambda: ObjectReader(make, order), "capture object", can_reconnect=is_factory)
+        return self._live(lambda: ObjectReader(make, order), spec.name, can_reconnect=is_factory)
 
     def _live(self, make: Callable[[], Reader], name: str, can_reconnect: bool = True) -> FrameSource:
         if isinstance(self._clock, SimulatedClock):
@@ -132,21 +147,15 @@ class _Opener:
             make, self._options, self._clock, self._on_event, name, frozen_timeout=limit, can_reconnect=can_reconnect
         )
 
-    def iterable(self, items: Iterable[Any], live: bool) -> FrameSource:
-        """The user's own pictures; on a simulated clock those without times come at ``rate`` (25)."""
-        on_arrival = live and not isinstance(self._clock, SimulatedClock)
-        return self.recording(lambda: IterableReader(items, self._options, is_live=on_arrival), "iterator", live)
-
-    def recording(self, make: Callable[[], Reader], name: str, live: bool) -> FrameSource:
+    def _recording(self, make: Callable[[], Reader], name: str, live: bool) -> FrameSource:
         """Something with an end: every frame, or played at its own pace as if live."""
         if not live:
             return RecordedSource(make, self._options, self._clock, self._on_event, name)
         if isinstance(self._clock, SimulatedClock):
             return ReplaySource(make, self._options, self._clock, self._on_event, name)
         frozen = self._options.frozen_timeout
-        stop = threading.Event()
         return LiveSource(
-            lambda: PacedReader(make(), self._clock, stop),
+            lambda: PacedReader(make(), self._clock),
             self._options,
             self._clock,
             self._on_event,
@@ -154,9 +163,16 @@ class _Opener:
             frozen_timeout=None if frozen == "auto" else frozen,
             can_reconnect=False,
             may_stall=False,
-            stop=stop,
         )
 
 
-def _suffix(url: str) -> str:
-    return Path(urlsplit(url).path).suffix.lower()
+def _reader_of_open_file(file: Any, name: str, options: SourceOptions) -> Reader:
+    """By its first bytes: pictures and animations through Pillow, all others through ffmpeg."""
+    seekable = getattr(file, "seekable", None)
+    if seekable is not None and seekable():
+        place = file.tell()
+        head = file.read(16)
+        file.seek(place)
+        if looks_like_a_picture(head):
+            return PicturesReader([file], name, options)
+    return AvReader(file, options, name)

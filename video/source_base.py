@@ -16,8 +16,8 @@ from mmspec_agent.core.errors import SourceEnded
 
 from .clock import Clock
 from .frame import Frame, Order, RGBArray, StreamInfo, fit, to_rgb
+from .reader import Reader
 from .source_options import Counters, EventKind, SourceEvent, SourceOptions, SourceStats
-from .source_readers import Reader
 
 EventHook = Callable[[SourceEvent], None]
 _MAX_EVENTS = 256
@@ -94,6 +94,7 @@ class SourceBase:
         self._counters = Counters()
         self._events: deque[SourceEvent] = deque(maxlen=_MAX_EVENTS)
         self._info: StreamInfo | None = None
+        self._size: tuple[int, int] | None = None
 
     @property
     def info(self) -> StreamInfo:
@@ -134,8 +135,17 @@ class SourceBase:
             with self._condition:
                 self._events.append(replace(event, kind="warning", text=f"on_event raised {error!r}; it is left out"))
 
+    def _tell_notes(self, reader: Reader) -> None:
+        """What a reader has to say becomes events."""
+        for note in reader.take_notes() + reader.take_remarks():
+            self._tell("warning", note)
+
     def _frame(self, raw: Raw) -> Frame:
         rgb = convert(raw.picture, raw.order, self._options)
+        size, before = (rgb.shape[1], rgb.shape[0]), self._size
+        self._size = size
+        if before not in (None, size) and self._info is not None and self._info.backend != "pillow":
+            self._tell("resized", f"{self._info.name}: frames of {_by(before)} are now of {_by(size)}")
         return Frame(rgb, raw.time_s, raw.raw_time_s, raw.number, raw.arrived_s, raw.discontinuity, self._info)
 
     def __iter__(self) -> Iterator[Frame]:
@@ -159,6 +169,10 @@ class SourceBase:
         self.close()
 
 
+def _by(size: tuple[int, int] | None) -> str:
+    return "x".join(map(str, size or ()))
+
+
 def convert(picture: Any, order: Order, options: SourceOptions) -> RGBArray:
     """RGB uint8 of a picture, turned and sized as the options say."""
     rgb = to_rgb(picture, order=order, bit_depth=options.bit_depth)
@@ -167,13 +181,3 @@ def convert(picture: Any, order: Order, options: SourceOptions) -> RGBArray:
         rgb = np.asarray(cv2.rotate(rgb, turn), dtype=np.uint8)
         rgb.flags.writeable = False
     return fit(rgb, min_side=options.min_side, tiny=options.tiny)
-
-
-def open_reader(make: Callable[[], Reader]) -> tuple[Reader, StreamInfo]:
-    """A reader that is open; it is closed again where opening fails."""
-    reader = make()
-    try:
-        return reader, reader.open()
-    except BaseException:
-        reader.close()
-        raise

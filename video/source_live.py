@@ -1,4 +1,4 @@
-"""Live sources: a grab thread with a one-slot mailbox, watched by a supervisor that reconnects (SYSTEM.md V1).
+"""Live sources: a grab thread with a one-slot mailbox, watched by a supervisor that reconnects.
 
 Health is judged by the arrival of frames alone: OpenCV's ``isOpened`` stays true after a camera is gone, and a
 read of its may hang. A connection is therefore a *generation*: the supervisor gives up on one by moving to the
@@ -24,17 +24,20 @@ from mmspec_agent.core.errors import (
 )
 
 from .clock import Clock
-from .frame import Frame
-from .source_base import EventHook, Raw, SourceBase, open_reader
+from .flat_guard import FlatGuard
+from .frame import Frame, StreamInfo
+from .opening import join_all
+from .reader import Reader
+from .source_base import EventHook, Raw, SourceBase
 from .source_options import SourceOptions
-from .source_readers import Reader
 from .source_times import FrameTimes
 
-Fate = Literal["running", "ended", "lost", "stalled", "frozen", "failed"]
+Fate = Literal["running", "ended", "lost", "stalled", "frozen", "failed", "hopeless"]
 _RETRY_PAUSE = 0.02
 _REPEAT_PAUSE = 0.005
 _MIN_REPEATS = 5
-_CLOSE_SLACK = 1.0
+_HELD_S = 5.0
+"""A connection that gave pictures for so long was a good one: the next is tried for at once."""
 _LONGEST_WAIT = 3600.0
 
 
@@ -48,6 +51,12 @@ class Connection:
         self.fate: Fate = "running"
         self.error: BaseException | None = None
         self.delivered_any = False
+        self.reader: Reader | None = None
+
+    def cancel(self) -> None:
+        """End whatever its reader is doing."""
+        if self.reader is not None:
+            self.reader.cancel()
 
 
 class Repeats:
@@ -98,7 +107,6 @@ class LiveSource(SourceBase):
         frozen_timeout: float | None = None,
         can_reconnect: bool = True,
         may_stall: bool = True,
-        stop: threading.Event | None = None,
     ) -> None:
         super().__init__(options, clock, on_event)
         self._make = make
@@ -106,6 +114,8 @@ class LiveSource(SourceBase):
         self._attempts = options.attempts if can_reconnect else 0
         self._stall = options.stall if may_stall else math.inf
         self._repeats = Repeats(frozen_timeout)
+        self._flat = FlatGuard(math.inf if frozen_timeout is not None else options.stall)
+        self._opening_picture: Any = None
         self._times = FrameTimes()
         self._slot: Raw | None = None
         self._gap = False
@@ -113,7 +123,7 @@ class LiveSource(SourceBase):
         self._fatal: BaseException | None = None
         self._origin: float | None = None
         self._last_given = -math.inf
-        self._stop = stop or threading.Event()
+        self._stop = threading.Event()
         self._current = Connection(clock.now())
         self._threads: list[threading.Thread] = []
         self._supervisor = threading.Thread(target=self._supervise, name=f"mmspec-watch-{name}", daemon=True)
@@ -162,15 +172,13 @@ class LiveSource(SourceBase):
             raise self._fatal
 
     def close(self) -> None:
-        """End the threads and free the device; waits at most for the read in progress."""
+        """End the threads and free the device; a read in progress is ended too where the reader can."""
         self._stop.set()
         with self._condition:
             self._slot = None
             self._condition.notify_all()
-        limit = self._options.native_read_timeout + _CLOSE_SLACK
-        for thread in (self._supervisor, *self._threads):
-            if thread is not threading.current_thread() and thread.ident is not None:
-                thread.join(limit)
+        self._current.cancel()
+        join_all([self._supervisor, *self._threads])
 
     # -- supervisor ---------------------------------------------------------------------------------------------
 
@@ -190,8 +198,11 @@ class LiveSource(SourceBase):
             if self._stop.is_set():
                 return
             if connection.delivered_any:
-                failures, delay = 0, self._options.backoff
+                failures = 0
+            if connection.delivered_any and connection.last_arrival - connection.started >= _HELD_S:
+                delay = self._options.backoff
             failures += 1
+            connection.cancel()
             self._report(connection)
             if self._final(connection, failures):
                 return
@@ -226,6 +237,7 @@ class LiveSource(SourceBase):
             if fate == "frozen":
                 self._fault = error
                 self._condition.notify_all()
+        self._flat.failed()
         if fate == "frozen":
             self._tell("frozen", str(error))
         elif fate == "stalled" and connection.opened:
@@ -239,6 +251,8 @@ class LiveSource(SourceBase):
         if connection.fate == "ended":
             error = SourceEnded(f"{self._name} is at its end")
             self._tell("ended", str(error))
+        elif connection.fate == "hopeless":
+            error = connection.error
         elif self._info is None:
             error = connection.error or SourceOpenTimeout(
                 f"{self._name} did not answer within {self._options.opening:g} s (open_timeout)"
@@ -266,44 +280,53 @@ class LiveSource(SourceBase):
     # -- grab thread ----------------------------------------------------------------------------------------------
 
     def _grab(self, connection: Connection) -> None:
+        reader: Reader | None = None
         try:
-            reader, info = open_reader(self._make)
-        except BaseException as error:
-            self._decide(connection, "failed", error)
-            return
-        try:
-            with self._condition:
-                if not self._is_current(connection):
-                    return
-                reconnected = self._info is not None
-                self._info = replace(info, is_live=True)
-                connection.opened, connection.last_arrival = True, self._clock.now()
-                self._condition.notify_all()
-            if not reconnected:
-                self._tell("opened", f"{self._name} is open")
-            self._grab_all(connection, reader)
+            reader = connection.reader = self._make()
+            if self._is_current(connection):
+                self._grab_open(connection, reader, reader.open())
         except BaseException as error:
             self._decide(connection, "failed", error)
         finally:
-            reader.close()
+            if reader is not None:
+                reader.close()
+
+    def _grab_open(self, connection: Connection, reader: Reader, info: StreamInfo) -> None:
+        with self._condition:
+            if not self._is_current(connection):
+                return
+            reconnected = self._info is not None
+            self._info = replace(info, is_live=True)
+            connection.opened, connection.last_arrival = True, self._clock.now()
+            self._condition.notify_all()
+        if not reconnected:
+            self._tell("opened", f"{self._name} is open")
+        self._grab_all(connection, reader)
 
     def _grab_all(self, connection: Connection, reader: Reader) -> None:
         failures = 0
         while self._is_current(connection):
             picture = reader.picture() if reader.advance() else None
+            self._tell_notes(reader)
             if picture is not None:
-                self._count_retries(failures)
+                if failures:
+                    self._recovered(failures)
                 failures = 0
                 self._arrived(connection, reader, picture)
                 continue
             failures += 1
             if failures > reader.patience:
                 # A recording or iterator that is played live has an end; a camera that stops is a loss.
-                ends = reader.has_times or reader.patience == 0
-                self._count_retries(0 if ends else failures)
-                self._decide(connection, "ended" if ends else "lost", None)
+                self._count_retries(0 if reader.ends else failures)
+                self._decide(connection, "ended" if reader.ends else "lost", None)
                 return
-            self._stop.wait(_RETRY_PAUSE)
+            if not reader.ends:
+                self._stop.wait(_RETRY_PAUSE)
+
+    def _recovered(self, failures: int) -> None:
+        """Reads failed and go on: something is missing, and what comes first may be no picture at all."""
+        self._count_retries(failures)
+        self._flat.failed()
 
     def _count_retries(self, failures: int) -> None:
         """Failed reads at the end of a recording are its end, not retries."""
@@ -314,6 +337,11 @@ class LiveSource(SourceBase):
         now = self._clock.now()
         if self._repeats.frozen(picture, now):
             self._decide(connection, "frozen", self._frozen_error())
+            return
+        if self._plays_again(connection, reader, picture):
+            self._decide(connection, "ended", None)
+            return
+        if self._withheld(connection, picture, now):
             return
         with self._condition:
             if not self._is_current(connection):
@@ -329,15 +357,50 @@ class LiveSource(SourceBase):
         if self._repeats.repeating:
             self._stop.wait(_REPEAT_PAUSE)
 
+    def _withheld(self, connection: Connection, picture: Any, now: float) -> bool:
+        """Flat pictures behind a failure are not handed out; the gap is marked on the next that is."""
+        self._flat.start(now)
+        if not self._flat.withholds(picture, now):
+            return False
+        with self._condition:
+            connection.last_arrival = now
+            self._gap = True
+            self._counters.withheld += 1
+            first = self._counters.withheld == 1
+        if first:
+            self._tell("warning", f"{self._name} gives pictures of one flat colour behind a failure; they are left out")
+        if self._flat.hopeless:
+            self._decide(connection, "hopeless", self._hopeless_error())
+        self._stop.wait(_REPEAT_PAUSE)
+        return True
+
+    def _hopeless_error(self) -> SourceLost:
+        return SourceLost(
+            f"{self._name} fails again and again, and gives nothing but pictures of one flat colour in between. "
+            "Check its cable, its power and its driver."
+        )
+
+    def _plays_again(self, connection: Connection, reader: Reader, picture: Any) -> bool:
+        """Whether an address that said nothing of its end begins anew with the very same picture: a film served
+        again, which is at its end."""
+        if connection.delivered_any or reader.ends or not reader.repeats_from_start:
+            return False
+        before, self._opening_picture = self._opening_picture, np.asarray(picture)
+        same = before is not None and before.shape == self._opening_picture.shape
+        return bool(same and np.ptp(picture) > 8 and np.array_equal(before, self._opening_picture))
+
     def _put(self, reader: Reader, picture: Any, now: float) -> None:
         """Into the one slot; a gap before a frame that nobody took is handed on to the next."""
         self._origin = now if self._origin is None else self._origin
         raw = reader.time_s
-        stamp = self._times.stamp(raw if reader.has_times else now - self._origin)
+        stamp = self._times.stamp(
+            raw if reader.has_times else now - self._origin, reader.rate if reader.has_times else None
+        )
         gap = self._gap or reader.discontinuity or (stamp.gap and reader.has_times)
         first = self._counters.delivered == 0 and not self._counters.grabbed
         if self._slot is not None:
             self._counters.dropped += 1
+            self._counters.thinned += bool(self._options.fps and now < self._last_given + 1.0 / self._options.fps)
             gap = gap or self._slot.discontinuity
         self._gap = False
         index = self._counters.grabbed

@@ -1,18 +1,19 @@
-"""What a video source may be told, and what it tells: options, events, counts (SYSTEM.md V1)."""
+"""What a video source may be told, and what it tells: options, events, counts."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Literal
-from urllib.parse import urlsplit, urlunsplit
 
 from mmspec_agent.core.errors import OptionError
 
 from .frame import MIN_SIDE, Order
 
 Rotation = Literal["auto", "none", 0, 90, 180, 270]
-EventKind = Literal["opened", "retried", "stalled", "lost", "frozen", "reconnected", "gap", "warning", "ended"]
+EventKind = Literal[
+    "opened", "retried", "stalled", "lost", "frozen", "reconnected", "gap", "resized", "warning", "ended"
+]
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,9 @@ class SourceOptions:
     """How a source is read; seconds throughout.
 
     ``fps`` thins a recording, and limits how often a live source hands out frames. ``rate`` is the pace of
-    pictures that carry no times. ``read_timeout`` bounds one read inside OpenCV, ``stall_timeout`` (default: the
-    same) how long a live source may send nothing before it is reconnected; a slow camera needs a larger one.
+    pictures that carry no times (default: that of the stream, else 25; 1 for picture files). ``read_timeout`` bounds
+    one read of a recording, ``stall_timeout`` (default: the same) how long a live source may send nothing before it is
+    reconnected; a slow camera needs a larger one.
     ``open_timeout`` defaults to 10 s, or twice ``stall_timeout`` if that is longer.
     ``frozen_timeout``: byte-identical frames for longer are a fault (None: never; "auto": 10 s for cameras and URLs).
     ``reconnect``: whether, or how many times in a row, a lost source is tried again, ``backoff`` apart, doubling
@@ -67,18 +69,13 @@ class SourceOptions:
 
     @property
     def opening(self) -> float:
-        """Seconds that opening may take: OpenCV looks at two frames first, so slow cameras open slowly too."""
+        """Seconds that opening may take: it includes the first frame, so slow cameras open slowly too."""
         return self.open_timeout or max(10.0, 2.0 * (self.stall_timeout or 0.0))
 
     @property
     def stall(self) -> float:
         """Seconds without a frame after which a live source counts as stalled."""
         return self.stall_timeout or self.read_timeout
-
-    @property
-    def native_read_timeout(self) -> float:
-        """What OpenCV is told: never shorter than the stall time-out, or a slow camera would be cut off."""
-        return max(self.read_timeout, self.stall_timeout or 0.0)
 
     @property
     def attempts(self) -> float:
@@ -100,7 +97,8 @@ class SourceEvent:
 @dataclass(frozen=True)
 class SourceStats:
     """Counts since opening: frames ``grabbed``, ``delivered`` to the consumer, ``dropped`` (superseded before being
-    asked for, or thinned out), failed reads ``retries``, ``reconnects``, ``stalls``."""
+    asked for, or ``thinned`` out by ``fps``), failed reads ``retries``, ``reconnects``, ``stalls``, and ``withheld``
+    pictures of one flat colour behind a failure."""
 
     grabbed: int = 0
     delivered: int = 0
@@ -108,6 +106,13 @@ class SourceStats:
     retries: int = 0
     reconnects: int = 0
     stalls: int = 0
+    thinned: int = 0
+    withheld: int = 0
+
+    @property
+    def superseded(self) -> int:
+        """Frames that a newer one replaced before anybody asked."""
+        return self.dropped - self.thinned
 
 
 @dataclass
@@ -120,24 +125,9 @@ class Counters:
     retries: int = 0
     reconnects: int = 0
     stalls: int = 0
-    discontinuity: bool = field(default=False)
+    thinned: int = 0
+    withheld: int = 0
 
     def snapshot(self) -> SourceStats:
         """A frozen copy."""
-        return SourceStats(self.grabbed, self.delivered, self.dropped, self.retries, self.reconnects, self.stalls)
-
-
-def redacted(spec: str) -> str:
-    """A URL without its password and query values; anything else unchanged."""
-    if "://" not in spec:
-        return spec
-    try:
-        parts = urlsplit(spec)
-        host = parts.hostname or ""
-        host = f"[{host}]" if ":" in host else host
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return spec.split("://", 1)[0] + "://(unreadable address)"
-    user = f"{parts.username}:***@" if parts.password else f"{parts.username}@" if parts.username else ""
-    query = "***" if parts.query else ""
-    return urlunsplit((parts.scheme, f"{user}{host}{port}", parts.path, query, ""))
+        return SourceStats(**asdict(self))

@@ -1,4 +1,4 @@
-"""Recordings: every frame in order, decoded by a thread so that no file can hang the caller (SYSTEM.md V1)."""
+"""Recordings: every frame in order, decoded by a thread so that no file can hang the caller."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from mmspec_agent.core.errors import (
 
 from .clock import Clock
 from .frame import Frame, StreamInfo
-from .source_base import EventHook, Raw, SourceBase, open_reader
+from .opening import join_all
+from .reader import Reader
+from .source_base import EventHook, Raw, SourceBase
 from .source_options import SourceOptions
-from .source_readers import CaptureReader, IterableReader, Reader
 from .source_times import FrameTimes, Thinner
 
 _AHEAD = 2
@@ -40,6 +41,7 @@ class RecordedSource(SourceBase):
     ) -> None:
         super().__init__(options, clock, on_event)
         self._make = make
+        self._reader: Reader | None = None
         self._name = name
         self._ready: deque[Raw] = deque()
         self._warnings: deque[str] = deque()
@@ -65,6 +67,8 @@ class RecordedSource(SourceBase):
                     return None
             raw = self._ready.popleft() if self._ready and not self._closed else None
             self._beat = self._clock.now()
+            # What a recording decodes ahead has not waited for anybody: its age counts from here.
+            raw = raw._replace(arrived_s=self._beat) if raw is not None else None
             self._condition.notify_all()
         self._warn()
         if raw is None:
@@ -110,13 +114,14 @@ class RecordedSource(SourceBase):
                 raise self._error
 
     def close(self) -> None:
-        """End the thread and free the file; waits at most for the read in progress."""
+        """End the thread and free the file; a read in progress is ended too where the reader can."""
         with self._condition:
             self._closed = True
             self._ready.clear()
             self._condition.notify_all()
-        if self._thread is not threading.current_thread():
-            self._thread.join(self._options.read_timeout + 1.0)
+        if self._reader is not None:
+            self._reader.cancel()
+        join_all([self._thread])
 
     def _warn(self) -> None:
         while self._warnings:
@@ -124,10 +129,10 @@ class RecordedSource(SourceBase):
 
     def _run(self) -> None:
         try:
-            reader, info = open_reader(self._make)
+            self._reader = reader = self._make()
             try:
-                self._choice_report(info.streams, info.stream)
-                if isinstance(reader, IterableReader):
+                info = reader.open()
+                if not reader.is_decoded:
                     self._stall = math.inf  # a generator may take its time, also for its first picture
                     self._announce(info)
                 self._read_all(reader, info.frame_count, announce=lambda: self._announce(info))
@@ -145,15 +150,10 @@ class RecordedSource(SourceBase):
             self._info = info
             self._condition.notify_all()
 
-    def _choice_report(self, streams: tuple[tuple[int, int], ...], stream: int | None) -> None:
-        if len(streams) > 1:
-            sizes = ", ".join(f"{w}x{h}" for w, h in streams)
-            which = (
-                f"number {stream} ({streams[stream][0]}x{streams[stream][1]})"
-                if stream is not None
-                else "its first choice"
-            )
-            self._note(f"{self._name} has {len(streams)} video streams ({sizes}); OpenCV decodes {which}")
+    def _tell_notes(self, reader: Reader) -> None:
+        for note in reader.take_notes():
+            self._note(note)
+        super()._tell_notes(reader)
 
     def _note(self, text: str) -> None:
         self._warnings.append(text)
@@ -166,7 +166,7 @@ class RecordedSource(SourceBase):
             good = reader.advance()
             picture = None
             if good:
-                stamp = times.stamp(reader.time_s)
+                stamp = times.stamp(reader.time_s, reader.rate)
                 cut = cut or stamp.gap or reader.discontinuity or failures > 0
                 lost, failures = lost + failures, 0
                 self._counters.retries = lost
@@ -176,6 +176,7 @@ class RecordedSource(SourceBase):
                 picture = reader.picture() if keep else None
                 good = picture is not None or not keep
             self._count(good, skipped=good and picture is None)
+            self._tell_notes(reader)
             if not good:
                 failures += 1
                 if failures > reader.patience:
@@ -192,6 +193,7 @@ class RecordedSource(SourceBase):
             self._beat = self._clock.now()
             self._counters.grabbed += good
             self._counters.dropped += skipped
+            self._counters.thinned += skipped
 
     def _offer(self, picture: object, reader: Reader, time_s: float, raw: float | None, cut: bool) -> None:
         with self._condition:
@@ -209,15 +211,10 @@ class RecordedSource(SourceBase):
         grabbed = self._counters.grabbed
         if self._closed:
             return
-        if grabbed == 0 and not isinstance(reader, IterableReader):
-            claim = f"promises {promised} frames" if promised else "opens"
-            raise SourceUndecodable(
-                f"{self._name} {claim} and none can be decoded. This OpenCV may lack its codec (AV1, for one): "
-                "convert it to H.264, for example with `ffmpeg -i IN -c:v libx264 OUT.mp4`."
-            )
-        damage = reader.facts.damage if isinstance(reader, CaptureReader) else None
-        if damage:
-            self._note(f"{self._name}: {damage}; {grabbed} frames were read")
+        if grabbed == 0 and reader.is_decoded:
+            raise SourceUndecodable(f"{self._name} opens and none of its pictures can be decoded; is it damaged?")
+        if reader.damage:
+            self._note(f"{self._name}: {reader.damage}; {grabbed} frames were read")
         elif lost:
             self._note(f"{self._name}: {lost} reads failed on the way; {grabbed} frames were read")
         elif promised and grabbed < _MISSING_SHARE * promised:

@@ -1,78 +1,79 @@
-"""Recordings played as if live: at their own pace, or on a simulated clock without waiting (SYSTEM.md V1)."""
+"""Recordings played as if live: at their own pace, or on a simulated clock without waiting."""
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from mmspec_agent.core.errors import SourceEnded
 
 from .clock import Clock
-from .frame import Frame, Order, StreamInfo
-from .source_base import EventHook, Raw, SourceBase, open_reader
+from .frame import Frame, StreamInfo
+from .opening import open_reader
+from .reader import Reader
+from .source_base import EventHook, Raw, SourceBase
 from .source_options import SourceOptions
-from .source_readers import Reader
 from .source_times import FrameTimes
 
 
-class PacedReader:
+class PacedReader(Reader):
     """A reader whose pictures become available at their own times, counted from the first one."""
 
-    def __init__(self, reader: Reader, clock: Clock, stop: threading.Event) -> None:
+    def __init__(self, reader: Reader, clock: Clock) -> None:
+        super().__init__()
         self._reader = reader
         self._clock = clock
-        self._stop = stop
+        self._times = FrameTimes()
         self._start: float | None = None
         self._first = 0.0
 
-    @property
-    def order(self) -> Order:
-        """Of the reader inside."""
-        return self._reader.order
-
-    @property
-    def has_times(self) -> bool:
-        """Whether the current picture came with a time; if not, its arrival counts."""
-        return self._reader.time_s is not None
-
-    @property
-    def discontinuity(self) -> bool:
-        """Of the reader inside."""
-        return self._reader.discontinuity
-
     def open(self) -> StreamInfo:
         """Open the reader inside."""
-        return self._reader.open()
+        info = self._reader.open()
+        self.order, self.rate = self._reader.order, self._reader.rate
+        self.is_decoded = self._reader.is_decoded
+        return info
 
     def advance(self) -> bool:
-        """Go to the next picture and wait until it is due; a step back in time is due at once."""
+        """Go to the next picture and wait until it is due; behind a step back in time it goes on from there."""
         if not self._reader.advance():
             return False
-        time_s = self._reader.time_s
-        if time_s is None:
+        self.order, self.discontinuity = self._reader.order, self._reader.discontinuity
+        self.time_s = self._reader.time_s
+        # A picture without a time or a rate counts from its arrival.
+        self.has_times = self.time_s is not None or self._reader.rate is not None
+        if not self.has_times:
             return True
+        stamp = self._times.stamp(self.time_s, self._reader.rate)
         if self._start is None:
-            self._start, self._first = self._clock.now(), time_s
-        wait = self._start + (time_s - self._first) - self._clock.now()
+            self._start, self._first = self._clock.now(), stamp.time_s
+        wait = self._start + (stamp.time_s - self._first) - self._clock.now()
         if wait > 0:
-            self._stop.wait(wait)
+            self.cancelled.wait(wait)
         return True
-
-    @property
-    def time_s(self) -> float | None:
-        """Time within the recording."""
-        return self._reader.time_s
 
     def picture(self) -> Any:
         """Of the reader inside."""
         return self._reader.picture()
 
     @property
-    def patience(self) -> int:
+    def patience(self) -> int:  # type: ignore[override]
         """Of the reader inside."""
         return self._reader.patience
+
+    def take_notes(self) -> list[str]:
+        """Of the reader inside."""
+        return self._reader.take_notes()
+
+    def take_remarks(self) -> list[str]:
+        """Of the reader inside."""
+        return self._reader.take_remarks()
+
+    def cancel(self) -> None:
+        """End the wait, and the read inside."""
+        super().cancel()
+        self._reader.cancel()
 
     def close(self) -> None:
         """Close the reader inside."""
@@ -152,9 +153,10 @@ class ReplaySource(SourceBase):
                 self._done = True
                 self._tell("ended", f"{self._name} is at its end")
                 return None
-        stamp = self._times.stamp(self._reader.time_s)
+        stamp = self._times.stamp(self._reader.time_s, self._reader.rate)
         if self._start is None:
             self._start, self._first = self._clock.now(), stamp.time_s
+        self._tell_notes(self._reader)
         self._counters.retries += failures
         index = self._counters.grabbed
         self._counters.grabbed += 1

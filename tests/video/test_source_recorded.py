@@ -30,7 +30,6 @@ from mmspec_agent.core.errors import (
 )
 from mmspec_agent.video.frame import Frame
 from mmspec_agent.video.source import open_source
-from mmspec_agent.video.source_container import inspect
 
 DATA = Path(__file__).parent / "data"
 Picture = npt.NDArray[np.uint8]
@@ -154,15 +153,26 @@ def test_a_failing_read_is_retried_and_marks_a_discontinuity(tmp_path: Path) -> 
     assert all(a.time_s < b.time_s for a, b in pairwise(frames))
 
 
-def test_promised_frames_that_cannot_be_decoded_are_an_error() -> None:
-    with pytest.raises(SourceUndecodable, match="promises 125 frames"):
-        open_source(DATA / "av1_video.mkv")
+def test_promised_frames_that_cannot_be_decoded_are_an_error(tmp_path: Path) -> None:
+    content = write(tmp_path / "whole.avi", pictures(20), "MJPG").read_bytes()
+    unknown, empty = tmp_path / "unknown.avi", tmp_path / "empty.mp4"
+    unknown.write_bytes(content.replace(b"MJPG", b"ZZZZ"))
+    content = write(tmp_path / "whole.mp4", pictures(20)).read_bytes()
+    start = content.index(b"mdat") + 4
+    size = int.from_bytes(content[start - 8 : start - 4], "big") - 8
+    empty.write_bytes(content[:start] + bytes(size) + content[start + size :])
+    for name, said in ((unknown, "codec"), (empty, "promises 20 frames")):
+        with pytest.raises(SourceUndecodable, match=said):
+            open_source(name)
     assert readers() == 0
+
+
+def test_av1_is_decoded() -> None:
+    assert len(read_all(DATA / "av1_video.mkv")) == 125
 
 
 def test_cut_files(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole.mp4", pictures(20))
-    assert inspect(whole).damage is None
     cut = tmp_path / "cut.mp4"
     cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
     with pytest.raises(SourceOpenError, match="cut"):
@@ -323,16 +333,16 @@ def test_a_slow_consumer_loses_nothing_and_is_no_stall(tmp_path: Path) -> None:
 def test_a_decoder_that_hangs_does_not_hang_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "clip.mp4", pictures(8))
     release = threading.Event()
-    from mmspec_agent.video.source_readers import CaptureReader
+    from mmspec_agent.video.reader_av import AvReader
 
-    real = CaptureReader.advance
+    real = AvReader.advance
 
-    def hangs(self: CaptureReader) -> bool:
+    def hangs(self: AvReader) -> bool:
         if self.time_s is not None and self.time_s > 0.25:
             release.wait(5)
         return real(self)
 
-    monkeypatch.setattr(CaptureReader, "advance", hangs)
+    monkeypatch.setattr(AvReader, "advance", hangs)
     with open_source(path, read_timeout=0.3) as source:
         got: list[Frame] = []
         with pytest.raises(SourceStalled):

@@ -1,0 +1,65 @@
+"""Readers: one connection to one source, blocking, without threads; sources add the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .cancel import Cancel
+from .frame import Order, StreamInfo
+
+
+class Reader:
+    """One connection to one source; subclasses fill ``open``, ``advance``, ``picture`` and ``close``.
+
+    ``order``: of its pictures. ``has_times``: its times are the stream's own and can be trusted. ``discontinuity``:
+    the current picture follows a gap the reader knows of. ``time_s``: what the source says is the time of the current
+    picture, in seconds. ``rate``: pictures a second, where pictures without a time are to be counted by it.
+    ``repeats_from_start``: what is opened anew may begin anew, so that the same first picture means the end.
+    ``ends``: running out of pictures is the end, not a loss. ``patience``: failed reads in a row after which the
+    source has run out. ``is_decoded``: the pictures come out of a decoder, so that none at all is a fault.
+    """
+
+    order: Order = "rgb"
+    has_times: bool = True
+    discontinuity: bool = False
+    time_s: float | None = None
+    rate: float | None = None
+    ends: bool = True
+    repeats_from_start: bool = False
+    patience: int = 3
+    is_decoded: bool = True
+    damage: str | None = None
+
+    def __init__(self) -> None:
+        self.cancelled = Cancel()
+        self.notes: list[str] = []
+        self.remarks: list[str] = []
+
+    def open(self) -> StreamInfo:
+        """Connect; a ``SourceError`` where that fails."""
+        raise NotImplementedError
+
+    def advance(self) -> bool:
+        """Go to the next picture; False for a failed read, which may be followed by good ones."""
+        raise NotImplementedError
+
+    def picture(self) -> Any:
+        """The current picture, not overwritten by later ones; None where decoding it failed."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Called by other threads: whatever is being read or waited for ends as soon as it can."""
+        self.cancelled.set()
+
+    def close(self) -> None:
+        """Free the device; called by the thread that reads, never beside a read; harmless when repeated."""
+
+    def take_notes(self) -> list[str]:
+        """Sentences since the last call on what the user may have wanted otherwise."""
+        notes, self.notes = self.notes, []
+        return notes
+
+    def take_remarks(self) -> list[str]:
+        """Sentences since the last call on what was made of the pictures; nothing is missing."""
+        remarks, self.remarks = self.remarks, []
+        return remarks
