@@ -1,4 +1,4 @@
-"""Pictures of one flat colour behind a failure: what drivers hand out before, or instead of, a camera's picture."""
+"""Pictures that are none: the same bytes again and again, and flat colours behind a failure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 _SPREAD = 3
 """Levels by which the pixels of a flat picture may differ within a channel."""
 _FAILURES, _OF_LAST = 5, 8
+_MIN_REPEATS = 5
 
 
 class FlatGuard:
@@ -69,3 +70,36 @@ def _is_flat(array: npt.NDArray[Any]) -> bool:
         if float((part.max(axis=(0, 1)) - part.min(axis=(0, 1)).astype(np.float64)).max()) > _SPREAD:
             return False
     return True
+
+
+class Repeats:
+    """Notices byte-identical pictures over time, across reconnects too."""
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit = limit
+        self._last: npt.NDArray[Any] | None = None
+        self._since = 0.0
+        self._count = 0
+
+    def frozen(self, picture: Any, now: float) -> bool:
+        """Whether the source has now repeated itself for too long."""
+        if self._limit is None:
+            return False
+        array = np.asarray(picture)
+        if not self._same(array):
+            self._last, self._since, self._count = array, now, 0
+            return False
+        self._count += 1
+        return self._count >= _MIN_REPEATS and now - self._since > self._limit
+
+    @property
+    def repeating(self) -> bool:
+        """Whether the last picture equalled the one before."""
+        return self._count > 0
+
+    def _same(self, array: npt.NDArray[Any]) -> bool:
+        last = self._last
+        if last is None or last.shape != array.shape or last.dtype != array.dtype:
+            return False
+        # A sixteenth of the rows settles nearly every case; noise alone makes real frames differ.
+        return bool(np.array_equal(last[::16], array[::16]) and np.array_equal(last, array))

@@ -67,10 +67,10 @@ class Frame:
 def to_rgb(picture: Any, *, order: Order = "rgb", bit_depth: int = 16) -> RGBArray:
     """A fresh, read-only uint8 [h, w, 3] of any picture; the input is never aliased.
 
-    Accepted: PIL images; torch tensors, also channel-first; arrays [h, w], [h, w, 1] (grey: three equal channels), [h, w, 2] (grey and alpha),
-    [h, w, 3] and [h, w, 4] (``order`` says which way round; alpha is dropped, as PIL's ``convert("RGB")`` does);
-    of uint8, bool, uint16 (``bit_depth`` significant bits, scaled to 8), or floats within 0..1. Everything else
-    is a ``FrameError`` that names what was given.
+    Accepted: PIL images; torch tensors, also channel-first; arrays [h, w], [h, w, 1] (grey: three equal channels),
+    [h, w, 2] (grey and alpha), [h, w, 3] and [h, w, 4] (``order`` says which way round; alpha is dropped, as PIL's
+    ``convert("RGB")`` does); of uint8, bool, uint16 (``bit_depth`` significant bits, scaled to 8), or floats within
+    0..1. Everything else is a ``FrameError`` that names what was given.
     """
     if hasattr(picture, "convert") and hasattr(picture, "getbands"):
         picture, order = _from_pil(picture), "rgb"

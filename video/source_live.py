@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from mmspec_agent.core.errors import (
 )
 
 from .clock import Clock
-from .flat_guard import FlatGuard
+from .connection import Connection, Fate
+from .flat_guard import FlatGuard, Repeats
 from .frame import Frame, StreamInfo
 from .opening import join_all
 from .reader import Reader
@@ -32,64 +33,11 @@ from .source_base import EventHook, Raw, SourceBase
 from .source_options import SourceOptions
 from .source_times import FrameTimes
 
-Fate = Literal["running", "ended", "lost", "stalled", "frozen", "failed", "hopeless"]
 _RETRY_PAUSE = 0.02
 _REPEAT_PAUSE = 0.005
-_MIN_REPEATS = 5
 _HELD_S = 5.0
 """A connection that gave pictures for so long was a good one: the next is tried for at once."""
 _LONGEST_WAIT = 3600.0
-
-
-class Connection:
-    """One generation: what has become of it; guarded by the source's condition."""
-
-    def __init__(self, now: float) -> None:
-        self.started = now
-        self.opened = False
-        self.last_arrival = now
-        self.fate: Fate = "running"
-        self.error: BaseException | None = None
-        self.delivered_any = False
-        self.reader: Reader | None = None
-
-    def cancel(self) -> None:
-        """End whatever its reader is doing."""
-        if self.reader is not None:
-            self.reader.cancel()
-
-
-class Repeats:
-    """Notices byte-identical pictures over time, across reconnects too."""
-
-    def __init__(self, limit: float | None) -> None:
-        self._limit = limit
-        self._last: np.ndarray[Any, Any] | None = None
-        self._since = 0.0
-        self._count = 0
-
-    def frozen(self, picture: Any, now: float) -> bool:
-        """Whether the source has now repeated itself for too long."""
-        if self._limit is None:
-            return False
-        array = np.asarray(picture)
-        if not self._same(array):
-            self._last, self._since, self._count = array, now, 0
-            return False
-        self._count += 1
-        return self._count >= _MIN_REPEATS and now - self._since > self._limit
-
-    @property
-    def repeating(self) -> bool:
-        """Whether the last picture equalled the one before."""
-        return self._count > 0
-
-    def _same(self, array: np.ndarray[Any, Any]) -> bool:
-        last = self._last
-        if last is None or last.shape != array.shape or last.dtype != array.dtype:
-            return False
-        # A sixteenth of the rows settles nearly every case; noise alone makes real frames differ.
-        return bool(np.array_equal(last[::16], array[::16]) and np.array_equal(last, array))
 
 
 class LiveSource(SourceBase):

@@ -62,7 +62,7 @@ def told_apart(given: Any) -> Spec:
 
 
 def _refused(given: Any) -> SourceNotFound:
-    hint = {bytes: ". Wrap the content of a file in io.BytesIO", dict: ". Give its values"}.get(type(given), "")
+    hint = ". Wrap the content of a file in io.BytesIO" if isinstance(given, (bytes, bytearray, memoryview)) else ""
     return SourceNotFound(f"a {type(given).__name__} was given as a video source; {ACCEPTED}{hint}")
 
 

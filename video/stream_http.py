@@ -225,7 +225,7 @@ class _Http(urllib.request.HTTPHandler):
         self._told = told
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(_plain, self._told), request)  # type: ignore[arg-type]
+        return self.do_open(partial(_plain, self._told), request)
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -236,25 +236,28 @@ class _Https(urllib.request.HTTPSHandler):
         self._told = told
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(_secure, self._told), request)  # type: ignore[arg-type]
+        return self.do_open(partial(_secure, self._told), request)
 
 
 def _plain(told: Any, host: str, **options: Any) -> http.client.HTTPConnection:
-    connection = http.client.HTTPConnection(host, **options)
-    connection._create_connection = partial(_connect_socket, told)  # type: ignore[attr-defined]
-    return connection
+    connection: Any = http.client.HTTPConnection(host, **options)
+    connection._create_connection = partial(_connect_socket, told)
+    made: http.client.HTTPConnection = connection
+    return made
 
 
 def _secure(told: Any, host: str, **options: Any) -> http.client.HTTPSConnection:
-    connection = http.client.HTTPSConnection(host, **options)
-    connection._create_connection = partial(_connect_socket, told)  # type: ignore[attr-defined]
-    return connection
+    connection: Any = http.client.HTTPSConnection(host, **options)
+    connection._create_connection = partial(_connect_socket, told)
+    made: http.client.HTTPSConnection = connection
+    return made
 
 
 def _connect_socket(told: Any, address: Any, timeout: Any = None, source_address: Any = None) -> socket.socket:
     """As ``socket.create_connection``, in which the socket is told of before it connects."""
     problem: OSError = OSError("no address")
-    for family, kind, protocol, _, place in socket.getaddrinfo(*address, 0, socket.SOCK_STREAM):
+    host, port = address
+    for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         made = socket.socket(family, kind, protocol)
         try:
             made.settimeout(timeout)

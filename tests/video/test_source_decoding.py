@@ -118,7 +118,8 @@ def test_high_dynamic_range_is_tone_mapped_and_told(tmp_path: Path, curve: int) 
 
 def animated(path: Path, durations: list[int]) -> Path:
     images = [Image.fromarray(picture) for picture in moving(len(durations))]
-    kind = {".tif": {"compression": "raw"}, ".webp": {"lossless": True}}.get(path.suffix, {})
+    kinds: dict[str, dict[str, Any]] = {".tif": {"compression": "raw"}, ".webp": {"lossless": True}}
+    kind = kinds.get(path.suffix, {})
     timed: dict[str, Any] = {} if path.suffix == ".tif" else {"duration": durations}
     images[0].save(path, save_all=True, append_images=images[1:], **timed, **kind)
     return path
@@ -143,10 +144,10 @@ def test_a_decoder_that_says_true_and_gives_nothing_is_a_failed_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No picture is handed out that nobody wrote: a frame whose conversion fails counts as a failed read."""
-    from mmspec_agent.video import reader_av
+    from mmspec_agent.video import av_picture, reader_av
 
     path = encode(tmp_path / "clip.mp4", moving(9))
-    real, calls = reader_av.rgb_of, []
+    real, calls = av_picture.rgb_of, list[int]()
 
     def fails(*arguments: Any) -> Any:
         calls.append(1)

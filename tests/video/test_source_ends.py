@@ -46,6 +46,7 @@ def test_a_named_pipe_gives_every_frame(tmp_path: Path, kind: str) -> None:
     wait_until_no_threads()
 
 
+@pytest.mark.slow
 def test_standard_input_gives_every_frame(tmp_path: Path) -> None:
     film = encode(tmp_path / "film.ts", moving(40), "mpeg2video", format="mpegts")
     program = "from mmspec_agent.video.source import open_source; print(len(list(open_source('-'))))"
@@ -219,6 +220,7 @@ def test_closing_while_stalled() -> None:
             source.latest()
 
 
+@pytest.mark.slow
 def test_closing_while_it_reconnects() -> None:
     with silent_server(stream_head()) as port:
         source = open_source(f"http://127.0.0.1:{port}/cam", stall_timeout=0.2, open_timeout=3600, backoff=0.01)
@@ -254,6 +256,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["http", "rtsp", "pipe", "stalled", "hanging camera"])
 def test_an_interrupt_ends_opening_and_reading(state: str, tmp_path: Path) -> None:
     """All time-outs are an hour: without an end by the interrupt the test would not come back."""

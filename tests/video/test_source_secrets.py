@@ -6,7 +6,6 @@ import logging
 import socket
 import threading
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -77,11 +76,11 @@ def spellings(host: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def refusing() -> Iterator[str]:
+def refusing() -> str:
     """A host and port at which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    yield f"127.0.0.1:{port}"
+    return f"127.0.0.1:{port}"
 
 
 def everything_of(error: BaseException) -> str:
@@ -105,7 +104,7 @@ def test_nothing_that_fails_to_open_shows_its_secret(
     given = spellings(refusing)[number]
     told: list[str] = []
     with caplog.at_level(logging.DEBUG), pytest.raises(Exception) as caught:
-        open_source(given, open_timeout=5, reconnect=False, on_event=lambda event: told.append(event.text))
+        open_source(given, open_timeout=0.4, reconnect=False, on_event=lambda event: told.append(event.text))
     out, err = capfd.readouterr()
     seen = [everything_of(caught.value), *told, caplog.text, out, err]
     # The line of this test that opened it is in the traceback; the address itself is not.

@@ -55,8 +55,9 @@ def test_many_restarts_add_up() -> None:
     ],
 )
 def test_a_gap_is_marked_at_its_frame(raw: list[float | None], marked: list[int]) -> None:
-    for options in ({}, {"live": True, "clock": SimulatedClock()}):
-        frames = read_all(timed(raw), **options)  # type: ignore[arg-type]
+    live: dict[str, Any] = {"live": True, "clock": SimulatedClock()}
+    for options in ({}, live):
+        frames = read_all(timed(raw), **options)
         assert [f.index for f in frames if f.discontinuity] == marked
         assert [f.raw_time_s for f in frames] == raw
 
