@@ -79,9 +79,18 @@ class ArenaLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def gather(self, slots: torch.Tensor, destination: int) -> None:
         """Copy rows ``slots`` [k] to ``destination`` …; rows are read before any is written."""
+        if not self.is_initialized:  # reads another layer's rows, has none of its own
+            return
         end = destination + slots.numel()
         self.keys[:, :, destination:end] = self.keys.index_select(2, slots.to(self.keys.device))
         self.values[:, :, destination:end] = self.values.index_select(2, slots.to(self.values.device))
+
+    def rows(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views of the keys and values start … end-1; of no heads where the layer reads another's rows."""
+        if not self.is_initialized:
+            nothing = torch.empty((1, 0, end - start, 1))
+            return nothing, nothing
+        return self.keys[:, :, start:end], self.values[:, :, start:end]
 
     @property
     def bytes(self) -> int:
@@ -101,7 +110,10 @@ class ArenaCache(Cache):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class KVRows:
-    """Rows taken out of an arena: per layer keys and values [1, heads, rows, head_dim]."""
+    """Rows taken out of an arena: per layer keys and values [1, heads, rows, head_dim].
+
+    A layer that reads another layer's rows has none of its own: its tensors have no heads.
+    """
 
     layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
@@ -197,24 +209,26 @@ class Arena:
 
     def read(self, start: int, end: int) -> KVRows:
         """A copy of the rows start … end-1."""
-        return KVRows(
-            tuple((layer.keys[:, :, start:end].clone(), layer.values[:, :, start:end].clone()) for layer in self.layers)
-        )
+        pairs = (layer.rows(start, end) for layer in self.layers)
+        return KVRows(tuple((keys.clone(), values.clone()) for keys, values in pairs))
 
     def read_keys(self, start: int, end: int) -> list[torch.Tensor]:
         """Copies of the keys of rows start … end-1, one tensor [1, heads, rows, head_dim] a layer."""
-        return [layer.keys[:, :, start:end].clone() for layer in self.layers]
+        return [layer.rows(start, end)[0].clone() for layer in self.layers]
 
     def write_keys(self, start: int, keys: Sequence[torch.Tensor]) -> None:
         """Replace the keys of committed rows from ``start`` on, as ``read_keys`` gives them (SYSTEM.md V7)."""
         for layer, new in zip(self.layers, keys, strict=True):
-            layer.keys[:, :, start : start + new.shape[2]] = new
+            if layer.is_initialized:
+                layer.keys[:, :, start : start + new.shape[2]] = new
 
     def append(self, rows: KVRows) -> None:
         """Copy stored rows behind the committed ones and commit them."""
         self.reserve(rows.length)
         end = self.length + rows.length
         for layer, (keys, values) in zip(self.layers, rows.layers, strict=True):
+            if not keys.shape[1]:
+                continue
             if not layer.is_initialized:
                 layer.lazy_initialization(keys, values)
             layer.keys[:, :, self.length : end] = keys

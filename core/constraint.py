@@ -27,6 +27,10 @@ class TokenMask:
     words: Words
     vocab_size: int
 
+    def __post_init__(self) -> None:
+        # Masks are shared by cursors at the same position, drafters' forks among them.
+        self.words.flags.writeable = False
+
     @classmethod
     def of(cls, tokens: Sequence[int], vocab_size: int) -> TokenMask:
         """The mask that allows exactly ``tokens``."""

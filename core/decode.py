@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -76,6 +76,43 @@ class OpenDrafter:
     state: DraftState
     failed: bool = False
 
+    @classmethod
+    def of(cls, drafter: Drafter) -> OpenDrafter:
+        """Opened for a new session; one that fails to open fails again, and is dropped, where it is asked."""
+        try:
+            return cls(drafter, drafter.open())
+        except Exception as error:  # as in Decoder._ask
+            return cls(drafter, _Unopened(error))
+
+    @property
+    def needs_hidden(self) -> bool:
+        """Whether hidden states have to be computed for it."""
+        try:
+            return bool(getattr(self.drafter, "needs_hidden", False))
+        except Exception:  # as in Decoder._ask
+            return False
+
+    @property
+    def name(self) -> str:
+        """The drafter's label, whatever asking for it brings."""
+        try:
+            return str(self.drafter.name)
+        except Exception:  # as in Decoder._ask
+            return type(self.drafter).__name__
+
+
+@dataclass
+class _Unopened:
+    """State of a drafter that raised when it was opened."""
+
+    error: Exception
+
+    def propose(self, view: DraftView, budget: int) -> DraftTree:
+        raise self.error
+
+    def observe(self, outcome: Outcome) -> None:
+        raise self.error
+
 
 @dataclass
 class Decoder:
@@ -137,10 +174,11 @@ class Decoder:
         if budget <= 0:
             return EMPTY
         trees: list[DraftTree] = []
+        seen = tuple(self.request.tokens)
         for drafter in self.drafters:
             if not drafter.failed:
-                leaves = merge(trees, budget) if trees else EMPTY
-                trees.append(self._ask(drafter, self._view(leaves, room), budget))
+                leaves = merge(trees, budget)  # never a tree that is shared
+                trees.append(self._ask(drafter, self._view(seen, leaves, room), budget))
         tree = self.controller.choose(self._within(merge(trees, budget), room), pending, budget)
         if self._index or self.request.constraint is not None:
             return tree
@@ -152,12 +190,12 @@ class Decoder:
             return tree
         return tree.select([node for node in range(len(tree)) if tree.depths[node] <= depth])
 
-    def _view(self, leaves: DraftTree, remaining: int) -> DraftView:
+    def _view(self, tokens: tuple[int, ...], leaves: DraftTree, remaining: int) -> DraftView:
         request = self.request
         constraint = request.constraint.fork() if request.constraint is not None else None
-        noise = request.sampler.noise
+        noise = replace(request.sampler.noise)
         return DraftView(
-            request.tokens,
+            tokens,
             self._prompt_length,
             constraint,
             noise,
@@ -172,7 +210,7 @@ class Decoder:
         try:
             tree = checked(drafter.state.propose(view, budget), self.request.vocab_size)
             tree = cut_tokens(tree, self.request.placeholder_ids)
-            if self.request.constraint is not None and not drafter.drafter.keeps_to_constraint:
+            if self.request.constraint is not None and not getattr(drafter.drafter, "keeps_to_constraint", False):
                 tree = cut_illegal(tree, self.request.constraint)
                 tree = extend_forced(tree, self.request.constraint, budget)
         except Exception as error:  # any failure of a guesser must leave the reply as it was
@@ -182,7 +220,7 @@ class Decoder:
 
     def _drop(self, drafter: OpenDrafter, error: Exception) -> None:
         drafter.failed = True
-        name = drafter.drafter.name
+        name = drafter.name
         self.stats.dropped_drafters.append(f"{name}: {type(error).__name__}: {error}")
         self.controller.changes[f"drafter {name} failed"] += 1
         warnings.warn(
@@ -204,7 +242,7 @@ class Decoder:
 
     @property
     def _needs_hidden(self) -> bool:
-        return any(d.drafter.needs_hidden for d in self.drafters if not d.failed)
+        return any(d.needs_hidden for d in self.drafters if not d.failed)
 
     def _walk(self, tree: DraftTree, result: StepResult) -> tuple[list[int], list[Emitted], str | None]:
         """Down the tree with the target's own tokens; the last one is the bonus token, then what it forces."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any, SupportsIndex
 
+import numpy as np
+import numpy.typing as npt
+
 from .constraint import Constraint
 from .errors import ConstraintError
-from .tree import ROOT, DraftTree, TreeBuilder
+from .tree import ROOT, DraftTree, TreeBuilder, Trial
 
 FORCED = "forced"
 FORCED_LIMIT = 32
 
 
 def checked(tree: Any, vocab_size: int) -> DraftTree:
-    """What a drafter returned, if it is a tree of ids below ``vocab_size`` with finite scores.
+    """A copy of what a drafter returned, if it is a tree of ids below ``vocab_size`` with finite scores.
 
-    TypeError or ValueError otherwise: drafters may be anybody's code, and a wrong id would fail in the target's
-    embedding, not in the drafter.
+    A copy, so that nothing the drafter keeps hold of can change what is verified. TypeError or ValueError otherwise:
+    drafters may be anybody's code, and a wrong id would fail in the target's embedding, not in the drafter.
     """
     if not isinstance(tree, DraftTree):
         raise TypeError(f"propose returned a {type(tree).__name__}; accepted is a DraftTree")
@@ -27,7 +30,24 @@ def checked(tree: Any, vocab_size: int) -> DraftTree:
     for score in tree.scores:
         if math.isnan(score):
             raise ValueError("propose returned a score that is NaN; accepted are probabilities")
-    return tree
+    trials = {
+        node: tuple(Trial(int(one.token), _fixed(one.ids), _fixed(one.weights)) for one in draws)
+        for node, draws in tree.trials.items()
+    }
+    return DraftTree(
+        tuple(map(int, tree.tokens)),
+        tuple(map(int, tree.parents)),
+        tuple(map(str, tree.sources)),
+        tuple(map(float, tree.scores)),
+        trials,
+    )
+
+
+def _fixed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A copy that cannot be written to."""
+    copied = np.array(values)
+    copied.flags.writeable = False
+    return copied
 
 
 def cut_tokens(tree: DraftTree, banned: frozenset[int]) -> DraftTree:

@@ -53,6 +53,10 @@ class ConstraintConflict(ConstraintError):
     """Bans and constraint together leave no legal token."""
 
 
+class CopyError(MMSpecError, TypeError):
+    """An object that owns a model's state was to be copied or pickled."""
+
+
 class EngineBusy(MMSpecError, RuntimeError):
     """The engine serves another request and was asked not to wait."""
 

@@ -51,7 +51,13 @@ class HFTarget:
     def __init__(self, model: PreTrainedModel, max_bytes: int | None = None) -> None:
         self.model = model
         self.max_bytes = max_bytes
-        config = model.config
+        self.epoch = 0
+        """Counts how often the model changed; rows of an earlier epoch belong to other weights."""
+        self.read_config()
+
+    def read_config(self) -> None:
+        """What forwards depend on, from the model's configuration; again whenever that changes."""
+        model, config = self.model, self.model.config
         if getattr(config, "is_encoder_decoder", False):
             raise UnsupportedModel(
                 f"{type(model).__name__} is an encoder-decoder; accepted are decoder-only language models and "
@@ -97,6 +103,10 @@ class HFTarget:
 
     def open(self, capacity: int = 256) -> HFSequence:
         return HFSequence(self, capacity)
+
+    def forget(self) -> None:
+        """Every row computed so far is void: the model is no longer what it was."""
+        self.epoch += 1
 
     def forward(
         self,
@@ -148,10 +158,25 @@ class HFSequence:
 
     def __init__(self, target: HFTarget, capacity: int) -> None:
         self.target = target
-        self.arena = Arena(len(target.layer_types), capacity, target.max_bytes)
-        self.positions = Positions(target.rope_axes)
+        self._capacity = capacity
+        self._start()
+
+    def _start(self) -> None:
+        self.epoch = self.target.epoch
+        self.arena = Arena(len(self.target.layer_types), self._capacity, self.target.max_bytes)
+        self.positions = Positions(self.target.rope_axes)
         self._verified: tuple[IntArray, IntArray] | None = None
         self._staged: tuple[Visual, int] | None = None
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the rows belong to weights that the model no longer has."""
+        return self.epoch != self.target.epoch
+
+    def renew(self) -> None:
+        """Drop everything if the model has changed since the rows were computed."""
+        if self.is_void:
+            self._start()
 
     @property
     def length(self) -> int:

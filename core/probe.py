@@ -6,8 +6,11 @@ may let rows of one forward influence each other. Two tiny forwards tell, for an
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from .errors import ModelError, NumericalError, UnsupportedModel
 from .hf_target import HFTarget
@@ -27,8 +30,8 @@ def check_target(target: HFTarget) -> None:
     """
     model = target.model
     name = type(model).__name__
-    if model.training:
-        raise ModelError(f"{name} is in training mode (dropout makes answers random); call model.eval() first")
+    if any(module.training for module in model.modules()):
+        refuse_training(model)
     devices = set(map(str, (getattr(model, "hf_device_map", None) or {}).values()))
     if len(devices) > 1:
         raise UnsupportedModel(f"{name} is spread over {', '.join(sorted(devices))}; accepted is one device")
@@ -48,6 +51,15 @@ def check_target(target: HFTarget) -> None:
             "deviations): its attention ignores the tree's mask, or its layers mix the rows of a forward "
             "(dynamic activation quantisation does); use the model's own generate"
         )
+
+
+def refuse_training(model: PreTrainedModel) -> NoReturn:
+    """The error of a model that is, in whole or in part, in training mode."""
+    part = next((name for name, module in model.named_modules() if module.training), "")
+    raise ModelError(
+        f"{type(model).__name__} is in training mode{f' (in {part})' if part else ''}, where dropout makes answers "
+        "random; call model.eval() first"
+    )
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -124,6 +124,7 @@ class DraftTree:
             if parent != ROOT:
                 mask[node] = mask[parent]
             mask[node, node] = True
+        mask.flags.writeable = False  # computed once; drafters see the tree too
         return mask
 
     def trim(self, budget: int) -> DraftTree:

@@ -46,7 +46,7 @@ class Conversation:
     @classmethod
     def open(cls, sequence: HFSequence, drafters: Iterable[Drafter]) -> Conversation:
         """An empty one."""
-        return cls(sequence, [OpenDrafter(d, d.open()) for d in drafters])
+        return cls(sequence, [OpenDrafter.of(d) for d in drafters])
 
     def encode(self, tokenizer: Any, text: str, add_special_tokens: bool = False) -> list[int]:
         """Ids of a rendered prompt: where it continues what is held, the held ids and then the new text's."""
@@ -69,6 +69,7 @@ class Conversation:
 
     def reuse(self, ids: Sequence[int], pictures: tuple[Placed, ...] = ()) -> int:
         """Make ``ids`` the sequence, keeping the longest common prefix of the cache; returns its length."""
+        self.sequence.renew()
         common = common_prefix(self.tokens, self.pictures, ids, pictures)
         # The last token's logits are needed, so its row is computed anew.
         kept = cut_at_borders(min(common, self.sequence.length, len(ids) - 1), pictures)

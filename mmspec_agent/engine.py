@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from transformers import PreTrainedModel
@@ -19,6 +19,7 @@ from mmspec_agent.core.drafters.base import Drafter
 from mmspec_agent.core.drafters.ngram import NgramDrafter
 from mmspec_agent.core.errors import (
     ContextOverflow,
+    CopyError,
     EngineBusy,
     MMSpecError,
     OptionError,
@@ -29,24 +30,25 @@ from mmspec_agent.core.errors import (
 )
 from mmspec_agent.core.hf_target import HFTarget
 from mmspec_agent.core.memory import check_request, parse_bytes
-from mmspec_agent.core.probe import check_target
 from mmspec_agent.core.sampling import Sampler
 from mmspec_agent.core.stats import DecodeStats
+from mmspec_agent.core.unwrapping import unwrapped
 from mmspec_agent.core.visual.placing import Placed
 from mmspec_agent.grammar.drafter import GrammarDrafter
 
 from . import generation
 from .chat import ChatRun
 from .conversation import Conversation
+from .drafter_choice import DEFAULT_DRAFTERS, given_drafters
+from .guard import ModelGuard
 from .options import ChatOptions
 from .reply import Done, Event, Reply
-from .session import Session, fingerprint
+from .session import Session
 from .vision import PICTURE_ARGUMENTS, Vision, rope_state_kept
 
 if TYPE_CHECKING:
     from mmspec_agent.video.watch import Watch
 
-DEFAULT_DRAFTERS = "default"
 DEFAULT_VISUAL_BUDGET = "256MiB"
 
 
@@ -79,16 +81,17 @@ class Engine:
             raise OptionError(f"busy={busy!r}: accepted is 'wait' or 'refuse'")
         if not isinstance(max_nodes, int) or max_nodes < 0:
             raise OptionError(f"max_nodes={max_nodes!r}: accepted is an integer >= 0 (0 turns drafting off)")
-        self.model = model
+        chosen = given_drafters(drafters)
+        self.model = unwrapped(model)
         self.processor = tokenizer if hasattr(tokenizer, "tokenizer") else None
         self.tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         self.memory_budget = parse_bytes(memory_budget)
-        self.target = HFTarget(model, self.memory_budget)
+        self.target = HFTarget(self.model, self.memory_budget)
         self._check_tokenizer()
-        check_target(self.target)
+        self.guard = ModelGuard(self.target)
         self.controller = Controller(max_nodes=max_nodes, enabled=max_nodes > 0)
         self._visual = (parse_bytes(visual_budget, zero=True) or 0, lossy_int8_segments)
-        self.drafters = self._default_drafters() if isinstance(drafters, str) else list(drafters)
+        self.drafters = self._default_drafters() if chosen is None else chosen
         self._busy = busy
         self._lock = threading.Lock()
         self._owner: int | None = None
@@ -196,7 +199,7 @@ class Engine:
     def vision(self) -> Vision:
         """What the engine sees with; PictureError or UnsupportedModel if its model takes no pictures."""
         budget, int8 = self._visual
-        return Vision(self.target, self.tokenizer, self.processor, lambda: fingerprint(self), budget, int8)
+        return Vision(self.target, self.tokenizer, self.processor, lambda: f"epoch {self.target.epoch}", budget, int8)
 
     @cached_property
     def vision_or_none(self) -> Vision | None:
@@ -322,10 +325,46 @@ class Engine:
             raise EngineBusy("the engine serves another request; wait for it, or use busy='wait'")
         self._owner = threading.get_ident()
         try:
+            self._look_at_model()
             yield
         finally:
             self._owner = None
             self._lock.release()
+
+    def _look_at_model(self) -> None:
+        """KV rows belong to the weights they were computed with: if the model changed, none is used again."""
+        epoch = self.target.epoch
+        try:
+            self.guard.look()
+        finally:
+            if self.target.epoch != epoch:
+                self._drop_stored()
+
+    def check_model(self) -> None:
+        """Notice now whether the model has changed since the last request; ModelError in training mode."""
+        if self._owner != threading.get_ident():  # this thread's open request has looked already
+            with self.exclusive():
+                pass
+
+    def forget(self) -> None:
+        """Compute everything anew from here on: conversations, sessions and pictures keep no rows or features.
+
+        Changes of the model are noticed before each request: weights, adapters, modules, hooks, configuration. This is
+        for changes that cannot be seen: single elements written through ``parameter.data``, or plain attributes of
+        modules.
+        """
+        self.target.forget()
+        self._drop_stored()
+
+    def _drop_stored(self) -> None:
+        if "vision" in self.__dict__:
+            self.vision.forget()
+
+    def __reduce__(self) -> NoReturn:
+        raise CopyError(
+            "an Engine cannot be copied or pickled: it holds a lock and the KV rows of its model. Build another one "
+            "with Engine(model, tokenizer); engines may share a model"
+        )
 
     def close(self) -> None:
         """Free what the engine holds beside the model."""

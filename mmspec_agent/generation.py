@@ -103,6 +103,7 @@ def custom_generate(
             f"custom_generate belongs to an engine around another model ({type(engine.model).__name__}); "
             "build an Engine around this one"
         )
+    engine.check_model()
     visual = _check_inputs(generation_config, logits_processor, model_kwargs)
     _check_ids(input_ids, engine.target.vocab_size)
     if streamer is not None and input_ids.shape[0] > 1:

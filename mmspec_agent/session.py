@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from .reply import Done, Event, Reply
 if TYPE_CHECKING:
     from .engine import Engine
 
-FORMAT = 2
+FORMAT = 3
 
 
 class Session:
@@ -64,7 +63,15 @@ class Session:
         return self._conversation.sequence.length
 
     def save(self, path: str | Path) -> None:
-        """Write messages, ids and KV rows into the folder ``path``; complete or not at all per file."""
+        """Write messages, ids and KV rows into the folder ``path``; complete or not at all per file.
+
+        Rows of weights that the model no longer has are left out and computed anew by the next turn.
+        """
+        self._engine.check_model()
+        self._conversation.sequence.renew()
+        self._save(path)
+
+    def _save(self, path: str | Path) -> None:
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         conversation = self._conversation
@@ -201,14 +208,9 @@ def _loaded_place(saved: dict[str, Any]) -> Placed:
 
 
 def fingerprint(engine: Engine) -> str:
-    """Hash of what KV rows depend on: configuration, dtype, and a sample of the weights."""
-    digest = hashlib.sha256(engine.model.config.to_json_string(use_diff=False).encode())
-    digest.update(str(engine.target.dtype).encode())
-    for parameter in engine.model.parameters():
-        flat = parameter.detach().reshape(-1)
-        step = max(1, flat.numel() // 64)
-        digest.update(flat[::step][:64].float().cpu().numpy().tobytes())
-    return digest.hexdigest()
+    """Hash of what KV rows depend on: every weight, adapters, configuration (rules of positions included), dtype."""
+    engine.check_model()
+    return f"{engine.guard.digest}:{engine.target.dtype}"
 
 
 __all__: Sequence[str] = ("Session", "fingerprint")

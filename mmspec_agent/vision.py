@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,10 +81,14 @@ class Vision:
         self._processor = processor
         self._prepared: OrderedDict[tuple[str, bool, str], Prepared] = OrderedDict()
 
-    @cached_property
+    @property
     def weights(self) -> str:
-        """What stands for model and dtype in the hash of a prefix."""
+        """What stands for the model as it is now in the hash of a prefix."""
         return self._weights()
+
+    def forget(self) -> None:
+        """Features and rows that are kept belong to weights that the model no longer has."""
+        self.memory.clear()
 
     # -- chat -------------------------------------------------------------------------------------------------
 

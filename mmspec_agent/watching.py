@@ -200,7 +200,7 @@ class FrameViewer:
         started, passes = time.perf_counter(), self._encoder.passes
         with self._engine.exclusive():
             prepared, ids = self._prepare(frame)
-            window = self._window or self._open(ids, prepared.picture)
+            window = self._current() or self._open(ids, prepared.picture)
             window.append(ids, prepared.picture, frame.time_s)
         seconds = time.perf_counter() - started
         self._charge(seconds)
@@ -211,10 +211,21 @@ class FrameViewer:
         assert self._window is not None, "a frame is seen before it is asked about"
         started = time.perf_counter()
         with self._engine.exclusive():
+            if self._current() is None:  # the model changed after the frame was seen
+                prepared, ids = self._prepare(frame)
+                self._open(ids, prepared.picture).append(ids, prepared.picture, frame.time_s)
             reply = self._answer(self._window, question, decision, frame)
         seconds = time.perf_counter() - started
         self._charge(seconds)
         return Said(reply.text, tuple(reply.token_ids), reply.stats, seconds, reply.tokens, reply.parsed)
+
+    def _current(self) -> FrameWindow | None:
+        """The window, unless its rows belong to weights that the model no longer has: frames are not kept as pixels,
+        so a stream then goes on with the frames to come."""
+        if self._window is not None and self._window.sequence.is_void:
+            self._window = None
+            self._memory.clear()
+        return self._window
 
     def close(self) -> None:
         """Free the KV rows."""

@@ -37,11 +37,12 @@ class Proposal:
 class DraftView:
     """What a drafter may look at when it proposes.
 
-    ``tokens``: prompt and reply so far, committed, pending ones included (do not keep or change it);
-    ``prompt_length`` of them are the prompt. ``constraint``: a fork at the current position, or None; fork it
-    again before moving it. ``noise`` is the noise the target's own draw will use, ``leaves`` what other
-    drafters proposed in this step already. ``hidden`` [rows, width]: hidden states of the last verified path,
-    only for drafters that need them.
+    Everything in it is a copy or cannot be written to: what a drafter does to it changes no answer.
+
+    ``tokens``: prompt and reply so far, committed, pending ones included; ``prompt_length`` of them are the prompt.
+    ``constraint``: a fork at the current position, or None; fork it again before moving it. ``noise`` is the noise the
+    target's own draw will use, ``leaves`` what other drafters proposed in this step already. ``hidden`` [rows, width]:
+    hidden states of the last verified path, only for drafters that need them.
     """
 
     tokens: Sequence[int]
