@@ -157,7 +157,7 @@ def _discounts(counts: IntArray) -> FloatArray:
     n1, n2, n3, n4 = (max(int((counts == k).sum()), 1) for k in (1, 2, 3, 4))
     y = n1 / (n1 + 2 * n2)
     estimates = np.array([0.0, 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3])
-    return np.clip(estimates, (0.0, 0.1, 0.1, 0.1), (0.0, 0.95, 1.9, 2.8))
+    return np.asarray(np.clip(estimates, (0.0, 0.1, 0.1, 0.1), (0.0, 0.95, 1.9, 2.8)))
 
 
 def _gain(one: _Order) -> FloatArray:
