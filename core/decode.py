@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -43,6 +43,17 @@ class Step(NamedTuple):
     emitted: tuple[Emitted, ...]
     finish: str | None
     record: dict[str, Any]
+
+
+class Ask(NamedTuple):
+    """The loop asks for the target's token after ``node``; ``result`` holds its logits.
+
+    ``at``: how many tokens of the reply come before it.
+    """
+
+    result: StepResult
+    node: int
+    at: int
 
 
 StopRule = Callable[[Draw], str | None]
@@ -133,6 +144,30 @@ class Decoder:
 
     def steps(self) -> Iterator[Step]:
         """One item per forward, until the reply ends or the context is full. Closing early loses nothing."""
+        turns = self.turns()
+        given: Draw | None = None
+        while True:
+            try:
+                turn = turns.send(given)
+            except StopIteration:
+                return
+            given = None
+            if isinstance(turn, Ask):
+                given = self._drawn(turn)
+            else:
+                yield turn
+
+    def _drawn(self, ask: Ask) -> Draw:
+        constraint = self.request.constraint
+        mask = constraint.mask() if constraint is not None else None
+        return self.request.sampler.draw(ask.result, ask.node, ask.at, mask)
+
+    def turns(self) -> Generator[Ask | Step, Draw | None, None]:
+        """``steps`` with every choice left to the caller: an ``Ask`` is answered by sending the ``Draw``.
+
+        So several rows of a batch can be decoded side by side, each with its own drafts, while processors see
+        all rows at the same place, as in a plain batch.
+        """
         self.controller.begin_reply()
         finish: str | None = None
         while finish is None:
@@ -145,7 +180,7 @@ class Decoder:
             drafted = time.perf_counter()
             tree, result = self._verify(pending, tree)
             verified = time.perf_counter()
-            accepted, emitted, finish = self._walk(tree, result)
+            accepted, emitted, finish = yield from self._walk(tree, result)
             self._commit(len(pending), tree, accepted, emitted)
             times = StepTimes(drafted - started, verified - drafted, time.perf_counter() - verified)
             record = self._account(len(pending), tree, accepted, emitted, times)
@@ -244,13 +279,15 @@ class Decoder:
     def _needs_hidden(self) -> bool:
         return any(d.needs_hidden for d in self.drafters if not d.failed)
 
-    def _walk(self, tree: DraftTree, result: StepResult) -> tuple[list[int], list[Emitted], str | None]:
+    def _walk(
+        self, tree: DraftTree, result: StepResult
+    ) -> Generator[Ask, Draw | None, tuple[list[int], list[Emitted], str | None]]:
         """Down the tree with the target's own tokens; the last one is the bonus token, then what it forces."""
         accepted: list[int] = []
         emitted: list[Emitted] = []
         node = ROOT
         while True:
-            choice, draw = self._choose(tree, result, node)
+            choice, draw = yield from self._choose(tree, result, node)
             finish = self._veto(choice.token, emitted)
             if finish is not None:
                 return accepted, emitted, finish
@@ -264,14 +301,17 @@ class Decoder:
                 return accepted, emitted, self._emit_forced(emitted)
             node = choice.child
 
-    def _choose(self, tree: DraftTree, result: StepResult, node: int) -> tuple[Choice, Draw]:
+    def _choose(
+        self, tree: DraftTree, result: StepResult, node: int
+    ) -> Generator[Ask, Draw | None, tuple[Choice, Draw]]:
         request = self.request
-        mask = request.constraint.mask() if request.constraint is not None else None
         if self._ratio_test and node in tree.trials:
+            mask = request.constraint.mask() if request.constraint is not None else None
             scores = request.sampler.scores(result.row(node), mask)
             choice = rejection(tree, node, probabilities(scores), request.sampler.noise, self._index, request.gamma)
             return choice, request.sampler.kept(choice.token, scores, result.row(node))
-        draw = request.sampler.draw(result, node, self._index, mask)
+        draw = yield Ask(result, node, self._index)
+        assert draw is not None, "an Ask is answered with a Draw"
         return coupled(tree, node, draw.token), draw
 
     def _veto(self, token: int, emitted: list[Emitted]) -> str | None:
@@ -301,13 +341,13 @@ class Decoder:
         constraint, sampler = self.request.constraint, self.request.sampler
         if constraint is None or not self.request.skip_forced:
             return None
-        if sampler.processing.before or sampler.processing.keep_scores:
+        if not sampler.processing.keeps_support or sampler.processing.keep_scores:
             return None
         limit = min(FORCED_RUN_LIMIT, self.request.max_new_tokens - self._index)
         for token in constraint.forced_run(limit):
             if constraint.veto(token) is not None:
                 return self._veto(token, emitted)
-            finish = self._emit(Draw(token, logprob=0.0), "forced", emitted)
+            finish = self._emit(sampler.forced(token), "forced", emitted)
             if finish is not None:
                 return finish
         return None

@@ -73,6 +73,10 @@ class DrafterWarning(UserWarning):
     """A drafter failed and was dropped for the rest of the request; the answer is unaffected."""
 
 
+class ContextWarning(UserWarning):
+    """An answer of ``generate`` ended where the model's context is full, before the length that was asked for."""
+
+
 class ModelFetchError(ModelError):
     """Weights could not be downloaded, checked, converted or stored."""
 

@@ -14,9 +14,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers.generation.logits_process import (
+    InfNanRemoveLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+)
 
 from .constraint import TokenMask
-from .errors import ConstraintConflict, NumericalError
+from .errors import ConstraintConflict, MMSpecError, NumericalError, OptionError
 from .noise import Purpose, ReplyNoise
 from .target import StepResult
 
@@ -33,6 +37,13 @@ class Processing:
     greedy: bool = True
     keep_scores: bool = False
     keep_logprobs: bool = False
+    top_logprobs: int = 0
+    """How many of the likeliest tokens to keep with their log-probabilities; needs ``keep_logprobs``."""
+
+    @property
+    def keeps_support(self) -> bool:
+        """Whether no processor can take the last legal token away, so that the only legal one may be skipped to."""
+        return all(getattr(process, "keeps_support", False) for process in self.before)
 
 
 class Draw(NamedTuple):
@@ -42,6 +53,7 @@ class Draw(NamedTuple):
     scores: torch.Tensor | None = None
     logits: torch.Tensor | None = None
     logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
 
 
 class IdBuffer:
@@ -79,7 +91,7 @@ class Sampler:
     def is_plain_greedy(self) -> bool:
         """Whether the token is the argmax of the raw logits, so that no row has to be copied."""
         p = self.processing
-        return p.greedy and not p.before and not p.keep_scores and not p.keep_logprobs
+        return p.greedy and not (p.before or p.after or p.keep_scores or p.keep_logprobs)
 
     def draw(self, result: StepResult, node: int, index: int, mask: TokenMask | None) -> Draw:
         """The token that plain decoding would emit as token ``index`` of the reply.
@@ -93,33 +105,34 @@ class Sampler:
         single = mask.single() if mask is not None else None
         p = self.processing
         if single is not None and not (p.before or p.keep_scores or p.keep_logprobs):
-            return Draw(single, logprob=0.0)
+            return self.forced(single)
         logits = result.row(node)
         scores = self.scores(logits, mask)
         return self.kept(self._choose(scores, index), scores, logits)
 
+    def forced(self, token: int) -> Draw:
+        """The draw of the only legal token."""
+        return Draw(token, logprob=0.0, top_logprobs=((token, 0.0),) if self.processing.top_logprobs else ())
+
     def kept(self, token: int, scores: torch.Tensor, logits: torch.Tensor) -> Draw:
         """``token`` with what the caller asked to keep of its processed ``scores`` and raw ``logits`` [1, V]."""
         p = self.processing
-        return Draw(
-            token,
-            scores if p.keep_scores else None,
-            logits if p.keep_scores else None,
-            float(torch.log_softmax(scores[0], dim=-1)[token]) if p.keep_logprobs else None,
-        )
+        draw = Draw(token, scores, logits) if p.keep_scores else Draw(token)
+        if not p.keep_logprobs:
+            return draw
+        logprobs = torch.log_softmax(scores[0], dim=-1)
+        return draw._replace(logprob=float(logprobs[token]), top_logprobs=likeliest(logprobs, p.top_logprobs))
 
     def scores(self, logits: torch.Tensor, mask: TokenMask | None) -> torch.Tensor:
         """Processed scores [1, V] of one row of raw ``logits`` [1, V]."""
-        check_row(logits)
+        if not any(isinstance(p, InfNanRemoveLogitsProcessor) for p in self.processing.before):
+            check_row(logits)
         ids = self.ids.view()
-        scores = logits
-        for process in self.processing.before:
-            scores = process(ids, scores)
+        scores = processed(self.processing.before, ids, logits)
         if mask is not None:
             scores = mask.apply(scores)
-        if not self.processing.greedy:
-            for process in self.processing.after:
-                scores = process(ids, scores)
+        # Greedy has no warpers, but watermarks and normalisation come after the mask as well.
+        scores = processed(self.processing.after, ids, scores)
         if not bool((scores > float("-inf")).any()):
             raise ConstraintConflict(
                 "no token is both legal under the constraint and allowed by the bans (bad_words_ids, "
@@ -131,6 +144,47 @@ class Sampler:
         if self.processing.greedy:
             return int(scores[0].argmax())
         return gumbel_argmax(scores[0], self.noise, index)
+
+
+def processed(processors: Sequence[Processor], ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """``scores`` [rows, V] through ``processors`` in order, each shown ``ids`` [rows, length].
+
+    OptionError if one of transformers' own refuses its settings, or if one returns no scores of that shape; what a
+    user's own processor raises is passed on as it is.
+    """
+    shape = scores.shape
+    for process in processors:
+        try:
+            scores = process(ids, scores)
+        except MMSpecError:
+            raise
+        except Exception as error:
+            if not is_of_transformers(process):
+                raise
+            raise OptionError(f"{type(process).__name__} of transformers refuses: {error}") from error
+        if not isinstance(scores, torch.Tensor) or scores.shape != shape:
+            got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+            name = getattr(process, "__name__", type(process).__name__)
+            raise OptionError(
+                f"the logits processor {name} returned {got}; accepted is a tensor {tuple(shape)} [rows, vocabulary]"
+            )
+    return scores
+
+
+def is_of_transformers(process: object) -> bool:
+    """Whether a processor or criterion is one of transformers' own, not a user's, and calls no user's function."""
+    if isinstance(process, PrefixConstrainedLogitsProcessor):
+        return False
+    return type(process).__module__.startswith("transformers.")
+
+
+def likeliest(logprobs: torch.Tensor, count: int) -> tuple[tuple[int, float], ...]:
+    """The ``count`` likeliest possible tokens of ``logprobs`` [V] with their log-probabilities, best first."""
+    if not count:
+        return ()
+    values, tokens = logprobs.topk(min(count, len(logprobs)))
+    pairs = zip(tokens.tolist(), values.tolist())
+    return tuple((int(token), value) for token, value in pairs if value > float("-inf"))
 
 
 def gumbel_argmax(scores: torch.Tensor, noise: ReplyNoise, index: int) -> int:

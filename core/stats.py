@@ -27,6 +27,8 @@ class DecodeStats:
     accepted: int = 0
     forced: int = 0
     vision_passes: int = 0
+    prediction_accepted: int = 0
+    prediction_rejected: int = 0
     sources: Counter[str] = field(default_factory=Counter)
     proposed: Counter[str] = field(default_factory=Counter)
     ladder: Counter[str] = field(default_factory=Counter)

@@ -6,20 +6,29 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformers import GenerationConfig
+from transformers import StoppingCriteriaList
 
-from mmspec_agent.core.decode import Decoder, Emitted, Request, Step
-from mmspec_agent.core.errors import ContextOverflow, OptionError, PromptError
+from mmspec_agent.core.decode import Decoder, Emitted, OpenDrafter, Request, Step
+from mmspec_agent.core.drafters.prediction import PredictionDrafter, PredictionState
+from mmspec_agent.core.errors import PromptError
 from mmspec_agent.core.memory import check_request
 from mmspec_agent.core.noise import ReplyNoise
-from mmspec_agent.core.sampling import Draw, IdBuffer, Processing, Sampler
+from mmspec_agent.core.sampling import IdBuffer, Sampler
 from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.core.trace import open_trace
 from mmspec_agent.core.visual.compress import LOSSY_NAME as VISUAL_TOKENS
 from mmspec_agent.core.visual.placing import Placed
 
+from .chat_rules import (
+    StopCheck,
+    eos_ids,
+    merged_config,
+    processing,
+    room,
+    stop_strings,
+    template_options,
+)
 from .conversation import Conversation
-from .generation import chat_processing
 from .options import ChatOptions
 from .pictures import PictureRules, extract
 from .prompts import Answer, Prompt, flatten_text, normalise_messages, render
@@ -40,12 +49,15 @@ class ChatRun:
         self._engine = engine
         self._conversation = conversation
         self._options = options
-        self._eos_ids = _eos_ids(engine.model.generation_config, options)
+        self._config = merged_config(engine.model, options)
+        self._eos_ids = eos_ids(self._config)
+        self._continued = ""
         self._prompt = self._render(messages)
         # Markers of tool calls are special tokens in some families; their reader needs to see them.
-        self._text = TextStream(engine.tokenizer, options.stop_strings, self._prompt.reader is None)
+        stops = stop_strings(self._config, options)
+        self._text = TextStream(engine.tokenizer, stops, self._prompt.reader is None)
+        self._prediction: PredictionState | None = None
         self._tokens: list[TokenInfo] = []
-        self._emitted = 0
         self._cut = False
 
     def events(self) -> Iterator[Event]:
@@ -86,10 +98,13 @@ class ChatRun:
         if vision is not None:
             normal = vision.without_written_placeholders(normal)
         form = form_of(engine.tokenizer, sorted(self._eos_ids), normal, options)
+        self._continued = _continued(form.messages) if options.continue_final_message else ""
+        template = getattr(engine.processor, "chat_template", None) or getattr(engine.tokenizer, "chat_template", "")
+        shown_options = {**template_options(options, template), **form.template_options}
         if vision is None:
-            text = render(engine.tokenizer, form.messages, **form.template_options)
+            text = render(engine.tokenizer, form.messages, **shown_options)
             return Prompt(text, form.messages, form.plan, form.reader)
-        text, inputs = vision.render(form.messages, pictures, options.lossy_visual_tokens, **form.template_options)
+        text, inputs = vision.render(form.messages, pictures, options.lossy_visual_tokens, **shown_options)
         return Prompt(text, form.messages, form.plan, form.reader, inputs)
 
     def _encode(self) -> tuple[list[int], tuple[Placed, ...]]:
@@ -115,22 +130,21 @@ class ChatRun:
         ids, placed = self._encode()
         if not ids:
             raise PromptError("the prompt is empty after the chat template; pass at least one message with text")
-        room = self._room(len(ids))
-        check_request(engine.target, engine.memory_budget, len(ids), room, engine.controller.max_nodes)
-        config = self._generation_config(len(ids), room)
+        limit = room(self._config, options, len(ids), engine.target.context_limit)
+        check_request(engine.target, engine.memory_budget, len(ids), limit, engine.controller.max_nodes)
+        config = copy.deepcopy(self._config)
+        config.max_length = len(ids) + limit
+        shown = IdBuffer(ids, engine.target.device)
+        rules = processing(engine.model, engine.tokenizer, config, options, shown.view().clone())
         conversation.rendered = ""
         reused = conversation.reuse(ids, placed)
-        sampler = Sampler(
-            self._processing(config, len(ids)),
-            ReplyNoise(options.seed),
-            IdBuffer(ids, engine.target.device),
-        )
+        criteria = StoppingCriteriaList(options.stopping_criteria)
         request = Request(
             conversation.tokens,
-            sampler,
-            self._stop_rule(self._eos_ids, room),
-            room,
-            self._prompt.plan.open(room) if self._prompt.plan is not None else None,
+            Sampler(rules, ReplyNoise(options.seed), shown),
+            StopCheck(shown, self._eos_ids, limit, criteria, config.max_time),
+            limit,
+            self._prompt.plan.open(limit) if self._prompt.plan is not None else None,
             mode=options.mode,
             beta=options.beta,
             gamma=options.lossy_gamma or options.gamma,
@@ -139,7 +153,7 @@ class ChatRun:
             placeholder_ids=engine.target.placeholder_ids,
             vocab_size=engine.target.vocab_size,
         )
-        drafters = conversation.drafters if options.speculate else []
+        drafters = [*conversation.drafters, *self._predicting()] if options.speculate else []
         decoder = Decoder(conversation.sequence, request, drafters, engine.controller, trace=open_trace(options.trace))
         decoder.stats.prompt_tokens, decoder.stats.reused_tokens = len(ids), reused
         self._see(decoder.stats)
@@ -151,44 +165,15 @@ class ChatRun:
             decoder.stats.lossy = [*others, given]
         return decoder
 
-    def _room(self, prompt_length: int) -> int:
-        limit = self._engine.target.context_limit
-        if limit is None:
-            return self._options.max_new_tokens
-        if prompt_length >= limit:
-            raise ContextOverflow(
-                f"the prompt has {prompt_length} tokens, the model's context is {limit}; shorten the history"
-            )
-        return min(self._options.max_new_tokens, limit - prompt_length)
-
-    def _generation_config(self, prompt_length: int, room: int) -> GenerationConfig:
-        options = self._options
-        config = copy.deepcopy(self._engine.model.generation_config)
-        given = dict(options.generation or {})
-        sampling = options.temperature > 0
-        given.update(do_sample=sampling, temperature=float(options.temperature) if sampling else None)
-        try:
-            config.update(**given)
-        except (TypeError, ValueError) as error:
-            raise OptionError(f"the generation options do not fit together: {error}") from error
-        config.max_length = prompt_length + room
-        return config
-
-    def _processing(self, config: GenerationConfig, prompt_length: int) -> Processing:
-        try:
-            return chat_processing(self._engine.model, config, prompt_length, self._options.logprobs)
-        except (TypeError, ValueError) as error:
-            given = ", ".join(f"{name}={value!r}" for name, value in dict(self._options.generation or {}).items())
-            raise OptionError(f"transformers refuses these generation options ({given}): {error}") from error
-
-    def _stop_rule(self, eos_ids: frozenset[int], room: int) -> Any:
-        def stop(draw: Draw) -> str | None:
-            self._emitted += 1
-            if draw.token in eos_ids:
-                return "stop"
-            return "length" if self._emitted >= room else None
-
-        return stop
+    def _predicting(self) -> list[OpenDrafter]:
+        """The drafter of the text that is expected to come back, if there is one."""
+        text = self._options.predicted_text
+        if text is None:
+            return []
+        ids = self._engine.tokenizer.encode(text, add_special_tokens=False)
+        drafter = PredictionDrafter(tuple(int(i) for i in ids))
+        self._prediction = drafter.open()
+        return [OpenDrafter(drafter, self._prediction)]
 
     def _stop(self, stopped: Stopped, prompt_length: int, decoder: Decoder) -> None:
         """A stop string ended the reply inside a step: what came behind it is forgotten."""
@@ -210,6 +195,9 @@ class ChatRun:
         if answer.tool_calls and finish == "stop":
             finish = "tool_calls"
         logprobs = tuple(t.logprob or 0.0 for t in self._tokens) if self._options.logprobs else None
+        if self._prediction is not None:
+            decoder.stats.prediction_accepted = self._prediction.accepted
+            decoder.stats.prediction_rejected = self._prediction.rejected
         return Reply(
             answer.text,
             [t.id for t in self._tokens],
@@ -220,15 +208,22 @@ class ChatRun:
             answer.parsed,
             logprobs,
             {**decoder.stats.notes, **answer.notes},
+            tuple(t.top_logprobs for t in self._tokens) if self._options.top_logprobs else None,
+            self._continued,
         )
 
 
 def _info(emitted: Emitted) -> TokenInfo:
-    return TokenInfo(emitted.token, emitted.source, emitted.state, emitted.draw.logprob)
+    draw = emitted.draw
+    return TokenInfo(emitted.token, emitted.source, emitted.state, draw.logprob, draw.top_logprobs)
 
 
-def _eos_ids(config: GenerationConfig, options: ChatOptions) -> frozenset[int]:
-    eos = dict(options.generation or {}).get("eos_token_id", config.eos_token_id)
-    if eos is None:
-        return frozenset()
-    return frozenset(eos if isinstance(eos, (list, tuple)) else [eos])
+def _continued(messages: Sequence[dict[str, Any]]) -> str:
+    """The text of the last message, which is gone on with. PromptError unless it is an assistant's."""
+    last = messages[-1]
+    if last["role"] != "assistant" or not isinstance(last["content"], str) or not last["content"]:
+        raise PromptError(
+            f"continue_final_message goes on with the last message, which is of role {last['role']!r}; accepted is an "
+            "assistant's message with a text"
+        )
+    return last["content"]

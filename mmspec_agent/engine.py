@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -18,25 +17,24 @@ from mmspec_agent.core.decode import Decoder, Request, StopRule
 from mmspec_agent.core.drafters.base import Drafter
 from mmspec_agent.core.drafters.ngram import NgramDrafter
 from mmspec_agent.core.errors import (
-    ContextOverflow,
     CopyError,
     EngineBusy,
-    MMSpecError,
     OptionError,
     PictureError,
-    PromptError,
     TokenizerMismatch,
     UnsupportedModel,
 )
 from mmspec_agent.core.hf_target import HFTarget
 from mmspec_agent.core.memory import check_request, parse_bytes
-from mmspec_agent.core.sampling import Sampler
+from mmspec_agent.core.noise import ReplyNoise
+from mmspec_agent.core.sampling import IdBuffer, Processing, Sampler
 from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.core.unwrapping import unwrapped
 from mmspec_agent.core.visual.placing import Placed
 from mmspec_agent.grammar.drafter import GrammarDrafter
 
 from . import generation
+from .batch import Batch, BatchRules, Row
 from .chat import ChatRun
 from .conversation import Conversation
 from .drafter_choice import DEFAULT_DRAFTERS, given_drafters
@@ -44,7 +42,7 @@ from .guard import ModelGuard
 from .options import ChatOptions
 from .reply import Done, Event, Reply
 from .session import Session
-from .vision import PICTURE_ARGUMENTS, Vision, rope_state_kept
+from .vision import Vision
 
 if TYPE_CHECKING:
     from mmspec_agent.video.watch import Watch
@@ -217,96 +215,55 @@ class Engine:
         ``seed`` (optional) fixes the noise of sampling. Refused by name: beams, contrastive search, guidance,
         a cache that already holds tokens, attentions and hidden states as outputs.
         """
-        input_ids = inputs if inputs is not None else options.pop("input_ids", None)
-        self._check_prompt(input_ids)
-        generation.refuse(options, allowed=("num_return_sequences",))
-        streamer = options.pop("streamer", None)
-        seed = options.pop("seed", None)
-        self._stop_strings_to_criteria(options)
-        # Kept from transformers, which would run the vision tower itself, on every call.
-        names = PICTURE_ARGUMENTS if self.vision_or_none is not None else ()
-        visual = {name: options.pop(name) for name in names if options.get(name) is not None}
-        passes = self.vision.encoder.passes if visual else 0
-        started = False
-
-        def decode(model: PreTrainedModel, input_ids: torch.Tensor, **kwargs: Any) -> Any:
-            nonlocal started
-            started = True
-            kwargs.update(streamer=streamer, seed=seed, **visual)
-            return generation.custom_generate(self, model, input_ids, **kwargs)
-
-        if streamer is not None:
-            streamer.put(input_ids.cpu())
-        with rope_state_kept(self.model), _option_errors(lambda: started):
-            result = self.model.generate(input_ids, custom_generate=decode, **options)
-        if visual and self.last_stats is not None:
-            self.last_stats.vision_passes = self.vision.encoder.passes - passes
-        return result
-
-    def _check_prompt(self, input_ids: torch.Tensor | None) -> None:
-        if input_ids is None or input_ids.numel() == 0:
-            raise PromptError("generate needs input_ids of at least one token")
-        limit = self.target.context_limit
-        if limit is not None and input_ids.shape[-1] > limit:
-            raise ContextOverflow(
-                f"the prompt has {input_ids.shape[-1]} tokens, the model's context is {limit}; shorten the prompt"
-            )
-
-    def _stop_strings_to_criteria(self, options: dict[str, Any]) -> None:
-        """transformers drops the tokenizer on the way to a custom_generate, so criteria are built here."""
-        from transformers import StoppingCriteriaList, StopStringCriteria
-
-        tokenizer = options.pop("tokenizer", None) or self.tokenizer
-        strings = options.pop("stop_strings", None)
-        config = options.get("generation_config")
-        if strings is None and config is not None and config.stop_strings is not None:
-            strings, options["generation_config"] = config.stop_strings, copy.deepcopy(config)
-            options["generation_config"].stop_strings = None
-        if strings is not None:
-            if tokenizer is None:
-                raise OptionError("stop_strings needs a tokenizer: pass tokenizer=…, or give one to the Engine")
-            criteria = options.get("stopping_criteria") or []
-            stop = StopStringCriteria(tokenizer=tokenizer, stop_strings=strings)
-            options["stopping_criteria"] = StoppingCriteriaList([*criteria, stop])
+        return generation.generate(self, inputs, options)
 
     @property
-    def custom_generate(self) -> Callable[..., Any]:
+    def custom_generate(self) -> generation.CustomGenerate:
         """For existing code: ``model.generate(**inputs, custom_generate=engine.custom_generate)``."""
+        return generation.CustomGenerate(self)
 
-        def decode(model: PreTrainedModel, input_ids: torch.Tensor, **kwargs: Any) -> Any:
-            given = generation.callers_arguments()
-            generation.refuse({"assistant_model": given.get("assistant_model")})
-            kwargs.setdefault("streamer", given.get("streamer"))
-            return generation.custom_generate(self, model, input_ids, **kwargs)
-
-        return decode
-
-    def decode_ids(
-        self, ids: list[int], sampler: Sampler, stop: StopRule, max_new_tokens: int, pictures: tuple[Placed, ...] = ()
-    ) -> DecodeStats:
-        """One row of ``generate`` to its end, on a conversation of its own."""
-        check_request(self.target, self.memory_budget, len(ids), max_new_tokens, self.controller.max_nodes)
+    def decode_batch(
+        self,
+        prompts: Sequence[list[int]],
+        pictures: Sequence[tuple[Placed, ...]],
+        ids: torch.Tensor,
+        rules: BatchRules,
+        max_new_tokens: int,
+    ) -> Batch:
+        """The rows of one ``generate`` call to their end, each on a conversation of its own."""
+        total = sum(map(len, prompts))
+        check_request(self.target, self.memory_budget, total, len(prompts) * max_new_tokens, self.controller.max_nodes)
         with self.exclusive():
-            conversation = self.open_conversation()
-            conversation.reuse(ids, pictures)
-            stats = DecodeStats(prompt_tokens=len(ids))
-            if pictures:
-                self.vision.absorb(conversation, stats)
+            rows = [self._open_row(*prompt, max_new_tokens) for prompt in zip(prompts, pictures, strict=True)]
+            batch = Batch(rows, ids, rules, self.target.vocab_size)
+            batch.decode(self.target.context_limit)
+        self.last_stats = rows[-1].decoder.stats
+        return batch
+
+    def _open_row(self, ids: list[int], pictures: tuple[Placed, ...], max_new_tokens: int) -> Row:
+        """A row of a batch after its first forward."""
+        conversation = self.open_conversation()
+        conversation.reuse(ids, pictures)
+        stats = DecodeStats(prompt_tokens=len(ids))
+        if pictures:
+            self.vision.absorb(conversation, stats)
+
+        def open_decoder(stop: StopRule) -> Decoder:
             request = Request(
                 conversation.tokens,
-                sampler,
+                Sampler(Processing(), ReplyNoise(0), IdBuffer(ids, self.target.device)),
                 stop,
                 max_new_tokens,
                 placeholder_ids=self.target.placeholder_ids,
                 vocab_size=self.target.vocab_size,
             )
-            decoder = Decoder(conversation.sequence, request, conversation.drafters, self.controller, stats)
-            for _ in decoder.steps():
-                pass
-            if pictures:
-                conversation.save_segments(self.vision)
-        self.last_stats = decoder.stats
-        return decoder.stats
+            return Decoder(conversation.sequence, request, conversation.drafters, self.controller, stats)
+
+        row = Row(open_decoder)
+        row.start()
+        if pictures:
+            conversation.save_segments(self.vision)
+        return row
 
     last_stats: DecodeStats | None = None
     """Statistics of the last row that ``generate`` decoded."""
@@ -377,14 +334,3 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@contextmanager
-def _option_errors(started: Callable[[], bool]) -> Iterator[None]:
-    """What transformers raises about options, before any decoding has ``started``, as OptionError."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        if started() or isinstance(error, MMSpecError):
-            raise
-        raise OptionError(f"transformers refuses these options: {error}") from error

@@ -11,6 +11,7 @@ from mmspec_agent.core.errors import PromptError
 from mmspec_agent.core.visual.families import PictureInput
 
 from .reply import TextPiece, ToolCall, ToolCallPiece
+from .text_checks import check_strings
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -55,6 +56,12 @@ def normalise_messages(messages: Sequence[Any] | str) -> list[dict[str, Any]]:
     """Messages as dicts; PromptError says which one is wrong and how."""
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
+    if isinstance(messages, Mapping):
+        messages = [messages]
+    if not isinstance(messages, (list, tuple)) and messages is not None:
+        raise PromptError(
+            f"messages are a {type(messages).__name__}; accepted is a text or a list of {{'role': …, 'content': …}}"
+        )
     if not messages:
         raise PromptError("no messages: pass a text or a list of {'role': …, 'content': …}")
     return [_normalise(index, message) for index, message in enumerate(messages)]
@@ -69,6 +76,10 @@ def _normalise(index: int, message: Any) -> dict[str, Any]:
     shown = message.get("tool_calls") or message.get("images") is not None
     if message.get("content") is None and not shown:
         raise PromptError(f"message {index} has no content; accepted is a text or content parts")
+    if not isinstance(message.get("content"), (str, list, tuple, type(None))):
+        kind = type(message["content"]).__name__
+        raise PromptError(f"message {index} has a {kind} as its content; accepted is a text or content parts")
+    check_strings(message, f"message {index}", PromptError)
     return dict(message)
 
 
@@ -79,7 +90,8 @@ def render(tokenizer: Any, messages: list[dict[str, Any]], **template_options: A
     if not getattr(tokenizer, "chat_template", None):
         raise PromptError("the tokenizer has no chat template; use engine.generate with input ids, or set one")
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template_options)
+        options = {"add_generation_prompt": True, **template_options}
+        text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
     except Exception as error:  # templates raise whatever their authors chose
         raise PromptError(f"the chat template refuses these messages: {error}") from error
     return str(text)

@@ -23,6 +23,7 @@ class TokenInfo(NamedTuple):
     source: str
     state: str
     logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class Reply:
     """A finished reply.
 
     ``text`` is without stop strings and special tokens; ``finish_reason`` is stop, length, tool_calls or
-    content_filter; ``parsed`` is the validated object when a ``response_format`` was given.
+    content_filter; ``parsed`` is the validated object when a ``response_format`` was given. ``top_logprobs``: for each
+    token the likeliest ones with their log-probabilities, best first. ``continued``: the text of the last message
+    that this reply goes on with.
     """
 
     text: str
@@ -42,11 +45,28 @@ class Reply:
     parsed: Any = None
     logprobs: tuple[float, ...] | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
+    continued: str = ""
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """Tokens as the OpenAI API counts them; of a prediction, those taken and those that were offered in vain."""
+        prompt, completion = self.stats.prompt_tokens, len(self.token_ids)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": self.stats.reused_tokens},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": self.stats.prediction_accepted,
+                "rejected_prediction_tokens": self.stats.prediction_rejected,
+            },
+        }
 
     @property
     def message(self) -> dict[str, Any]:
-        """The reply as an assistant message for the history."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        """The reply as an assistant message for the history, with what it continued."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.continued + self.text}
         if self.tool_calls:
             message["tool_calls"] = [
                 {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}

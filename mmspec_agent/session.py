@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mmspec_agent.core.cache import KVRows
-from mmspec_agent.core.errors import PictureError, SessionError
+from mmspec_agent.core.errors import PictureError, PromptError, SessionError
 from mmspec_agent.core.visual.families import PictureInput
 from mmspec_agent.core.visual.placing import Placed, cut_at_borders
 from mmspec_agent.core.visual.segments import LOSSY_NAME as INT8_SEGMENTS
@@ -22,6 +22,7 @@ from .options import ChatOptions
 from .pictures import PictureRules, is_picture_part, load_picture, with_loaded_pictures
 from .prompts import normalise_messages
 from .reply import Done, Event, Reply
+from .text_checks import check_strings
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -34,6 +35,9 @@ class Session:
 
     def __init__(self, engine: Engine, system: str | None = None, **defaults: Any) -> None:
         ChatOptions.of(**defaults)
+        if system is not None and not isinstance(system, str):
+            raise PromptError(f"system is a {type(system).__name__}; accepted is a text")
+        check_strings(system, "system", PromptError)
         self._engine = engine
         self._defaults = defaults
         self._conversation = engine.open_conversation()
@@ -48,13 +52,16 @@ class Session:
 
     def stream(self, message: Any, **options: Any) -> Iterator[Event]:
         """``send`` as events. The turn enters ``messages`` once it is complete; an interrupted one does not."""
-        new = normalise_messages([message] if isinstance(message, dict) else message)
         chosen = ChatOptions.of(**{**self._defaults, **options})
+        goes_on = chosen.continue_final_message
+        # With nothing new the last reply itself, cut by its length say, is gone on with.
+        new = [] if goes_on and self.messages and message in ([], ()) else normalise_messages(message)
         # Loaded once here: later turns neither read files again nor see them change.
         new = with_loaded_pictures(new, PictureRules(chosen.allow_remote, chosen.allow_local))
         for event in self._engine.run(self._conversation, [*self.messages, *new], chosen):
             if isinstance(event, Done):
-                self.messages += [*new, event.reply.message]
+                said = [*self.messages, *new]
+                self.messages = [*(said[:-1] if goes_on else said), event.reply.message]
             yield event
 
     @property

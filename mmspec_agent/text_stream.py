@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -54,11 +55,19 @@ class Detokenizer:
 
 
 class TextStream:
-    """Splits an answer into pieces safe to show: stop strings are found over token and step borders."""
+    """Splits an answer into pieces safe to show: stop strings are found over token and step borders.
+
+    Stop strings are looked for in the text with its special tokens spelled out, whether or not those are shown, so
+    that one that is spelled by special tokens, in part or whole, ends the answer too.
+    """
 
     def __init__(self, tokenizer: Any, stop_strings: Sequence[str] = (), skip_special_tokens: bool = True) -> None:
         self._stops = tuple(s for s in stop_strings if s)
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens)
+        spelled = self._stops and skip_special_tokens
+        self._spelled = Detokenizer(tokenizer, False) if spelled else self._detokenizer
+        self._lengths: list[tuple[int, int]] = [(0, 0)]
+        """Characters of the spelled and of the shown text after each token."""
         self._count = 0
         self._shown = 0
 
@@ -73,18 +82,31 @@ class TextStream:
         Token by token, so that where the answer ends does not depend on how many tokens a step brought.
         """
         for token in ids:
-            start = len(self.text)
+            start = len(self._spelled.text)
             self._count += 1
             self._detokenizer.add([token])
+            if self._spelled is not self._detokenizer:
+                self._spelled.add([token])
+            self._lengths.append((len(self._spelled.text), len(self.text)))
             at = self._find_stop(start)
             if at is not None:
-                self._detokenizer.text = self.text[:at]
+                self._detokenizer.text = self.text[: self._shown_length(at)]
                 return Stopped(self._count, self.text)
         return None
 
+    def _shown_length(self, spelled: int) -> int:
+        """How many shown characters come before character ``spelled`` of the spelled text."""
+        before = bisect_right(self._lengths, spelled, key=lambda lengths: lengths[0]) - 1
+        start, shown = self._lengths[before]
+        if before + 1 == len(self._lengths):
+            return shown
+        end, shown_end = self._lengths[before + 1]
+        # What one token adds is either shown as it is spelled or, for special tokens, not at all.
+        return min(shown + spelled - start, shown_end) if shown_end - shown == end - start else shown
+
     def piece(self, held_back: int = 0) -> str:
         """What may be shown now and was not yet; ``held_back`` more characters are kept for others' reasons."""
-        safe = len(self.text) - max(self._possible_stop(), held_back)
+        safe = min(self._shown_length(len(self._spelled.text) - self._possible_stop()), len(self.text) - held_back)
         new = self.text[self._shown : safe]
         self._shown = max(self._shown, safe)
         return new
@@ -98,16 +120,17 @@ class TextStream:
         return new
 
     def _find_stop(self, start: int) -> int | None:
+        text = self._spelled.text
         longest = max(map(len, self._stops), default=0)
-        found = [self.text.find(s, max(0, start - longest + 1)) for s in self._stops]
+        found = [text.find(s, max(0, start - longest + 1)) for s in self._stops]
         return min((at for at in found if at >= 0), default=None)
 
     def _possible_stop(self) -> int:
-        """Length of the longest end of the text that could still become a stop string."""
-        best = 0
+        """Length of the longest end of the spelled text that could still become a stop string."""
+        text, best = self._spelled.text, 0
         for stop in self._stops:
-            for size in range(min(len(stop) - 1, len(self.text)), best, -1):
-                if self.text.endswith(stop[:size]):
+            for size in range(min(len(stop) - 1, len(text)), best, -1):
+                if text.endswith(stop[:size]):
                     best = size
                     break
         return best

@@ -31,7 +31,8 @@ from mmspec_agent.video.window import FrameWindow
 from .chat import ChatRun
 from .conversation import Conversation
 from .frame_prompt import FramePrompt
-from .options import ALIASES, REFUSED, ChatOptions
+from .option_table import TABLE
+from .options import ALIASES, ChatOptions
 from .pictures import Picture
 from .prompts import Prompt
 from .reply import Done, Reply
@@ -122,7 +123,7 @@ def _split(options: dict[str, Any]) -> tuple[SeeingOptions, dict[str, Any], Chat
     seeing = {f.name for f in fields(SeeingOptions)}
     of_source = {f.name for f in fields(SourceOptions)} | {"on_event"}
     own = {f.name for f in fields(WatchOptions)} | {"clock", "live"}
-    chat = {f.name for f in fields(ChatOptions)} | set(GenerationConfig().to_dict()) | set(ALIASES) | set(REFUSED)
+    chat = {f.name for f in fields(ChatOptions)} | set(GenerationConfig().to_dict()) | set(ALIASES) | set(TABLE)
     for name in options:
         if name not in seeing | of_source | chat:
             close = difflib.get_close_matches(name, sorted(seeing | of_source | chat | own), n=1)
