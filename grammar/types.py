@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import json
-import operator
-import sys
-import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pydantic
-import typing_extensions
 
 from mmspec_agent.core.errors import OutputInvalid, OutputTypeError, SchemaError
 
 from .constraint import GrammarPlan
 from .plans import lark_plan, regex_plan, schema_plan
 from .schema import JsonSchema, Separators, Unsupported, normalise
+from .typed_dicts import portable
 from .vocabulary import Vocabulary
 
 _ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
@@ -118,7 +114,7 @@ def _from_python(wanted: Any, separators: Separators, unsupported: Unsupported) 
             "Enums, Literals, JSON Schema dicts, OpenAI response_format dicts and Outlines terms."
         )
     try:
-        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(_portable(wanted))
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(portable(wanted))
         schema = adapter.json_schema()
     except (
         pydantic.errors.PydanticUserError,
@@ -140,28 +136,6 @@ def _from_python(wanted: Any, separators: Separators, unsupported: Unsupported) 
             ) from None
 
     return OutputType("json", parse, ready)
-
-
-def _portable(wanted: Any) -> Any:
-    """TypedDicts of ``typing`` as those of ``typing_extensions``, which pydantic asks for before Python 3.12."""
-    if typing.is_typeddict(wanted) and sys.version_info < (3, 12):
-        hints = typing.get_type_hints(wanted, include_extras=True)
-        required = wanted.__required_keys__
-        fields = {
-            name: _portable(kind) if name in required else typing_extensions.NotRequired[_portable(_bare(kind))]
-            for name, kind in hints.items()
-        }
-        return typing_extensions.TypedDict(wanted.__name__, fields)  # type: ignore[operator]
-    origin, args = typing.get_origin(wanted), typing.get_args(wanted)
-    if origin in (list, dict, tuple, set, frozenset) and args:
-        return origin[tuple(_portable(arg) for arg in args)]
-    if origin in (typing.Union, types.UnionType):
-        return functools.reduce(operator.or_, (_portable(arg) for arg in args))
-    return wanted
-
-
-def _bare(kind: Any) -> Any:
-    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.NotRequired else kind
 
 
 def _is_type(wanted: Any) -> bool:

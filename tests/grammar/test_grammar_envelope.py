@@ -12,8 +12,9 @@ from mmspec_agent.core.constraint import Constraint, ConstraintPlan
 from mmspec_agent.core.errors import ConstraintError, OptionError, SchemaError, ToolError
 from mmspec_agent.grammar.envelope import Envelope, prepare
 from mmspec_agent.grammar.families import FAMILIES, HERMES, LLAMA3, MISTRAL, PLAIN_JSON, family_of
+from mmspec_agent.grammar.functions import describe_callable
 from mmspec_agent.grammar.reading import CallDelta, read_reply
-from mmspec_agent.grammar.tools import from_function, read_tools
+from mmspec_agent.grammar.tools import read_tools
 from mmspec_agent.grammar.vocabulary import Vocabulary
 
 
@@ -77,7 +78,7 @@ def drawn(envelope: Envelope, vocabulary: Vocabulary, budget: int, seed: int) ->
 
 
 def test_functions_become_tools_from_signature_and_docstring() -> None:
-    name, description, schema = from_function(get_weather)
+    name, description, schema = describe_callable(get_weather)
     assert (name, description) == ("get_weather", "Weather of a city.")
     assert schema["required"] == ["city"]
     assert schema["properties"]["city"]["description"] == "Where to look, by its usual name."
