@@ -36,9 +36,11 @@ def merged_config(model: PreTrainedModel, options: ChatOptions) -> GenerationCon
         temperature = float(config.temperature or 1.0)
     sampling = temperature > 0
     given.update(do_sample=sampling, temperature=temperature if sampling else None)
+    defaults = {n: v for n, v in config._get_default_generation_params().items() if n != "max_length"}
     try:
+        config.update(**defaults, defaults_only=True)
         config.update(**given)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # transformers raises what Python raises on wrong types
         raise OptionError(f"the generation options do not fit together: {error}") from error
     chosen = {name: getattr(config, name, None) for name in CONFIG_NAMES}
     refuse(chosen, Way.GENERATE, allowed=("output_attentions", "output_hidden_states"))

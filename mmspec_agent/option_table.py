@@ -241,7 +241,7 @@ _ARGUMENTS = [
         "the one that stop strings are spelled by",
         chat=Verdict(_REFUSED, "chat uses the engine's tokenizer"),
     ),
-    *_rules(Kind.ARGUMENT, _HONOURED, "seed", "an option of the engine: fixes the noise of sampling"),
+    *_rules(Kind.ARGUMENT, _HONOURED, "seed", "the engine's own: fixes the noise of sampling"),
     *_rules(Kind.ARGUMENT, _REFUSED, "assistant_model", _DRAFTS_ITSELF),
     Rule(
         "assistant_tokenizer",
