@@ -168,7 +168,15 @@ def test_what_the_template_reads() -> None:
     quiet = engine.chat(QUESTION, max_new_tokens=4)
     loud = engine.chat(QUESTION, max_new_tokens=4, chat_template_kwargs={"loud": True})
     assert quiet.stats.prompt_tokens + 4 == loud.stats.prompt_tokens
-    for bad in ({"enable_thinking": False}, {"messages": []}, {"add_generation_prompt": False}, {1: 2}, [1], "x"):
+    wrong: tuple[Any, ...] = (
+        {"enable_thinking": False},
+        {"messages": []},
+        {"add_generation_prompt": False},
+        {1: 2},
+        [1],
+        "x",
+    )
+    for bad in wrong:
         with pytest.raises(OptionError, match="chat_template_kwargs"):
             engine.chat(QUESTION, chat_template_kwargs=bad)
 
@@ -213,7 +221,17 @@ def test_a_prediction_is_a_draft_and_never_more(kind: str) -> None:
 
 
 def test_predictions_that_cannot_be_one() -> None:
-    for bad in (5, "", {"type": "content"}, {"content": "x"}, {"type": "content", "content": [5]}, [], {}, b"x"):
+    wrong: tuple[Any, ...] = (
+        5,
+        "",
+        {"type": "content"},
+        {"content": "x"},
+        {"type": "content", "content": [5]},
+        [],
+        {},
+        b"x",
+    )
+    for bad in wrong:
         with pytest.raises(OptionError, match="prediction"):
             engine_with().chat(QUESTION, prediction=bad)
     with pytest.raises(OptionError, match="speculate"):
@@ -305,60 +323,56 @@ BAD_MESSAGES: list[Any] = [
     (x for x in QUESTION),
     torch.tensor([1, 2]),
 ]
-BAD_OPTIONS: list[dict[str, Any]] = [
-    {name: value}
-    for name, values in {
-        "max_new_tokens": ["x", 0, 1.5, True, [], None.__class__],
-        "temperature": ["x", -1, float("inf"), [], True],
-        "seed": ["x", 1.5, True, []],
-        "stop": [5, [5], [""], "", LONE, [LONE], {"a": 1}],
-        "logprobs": [1, "yes"],
-        "top_logprobs": [21, -1, "x"],
-        "mode": [5, [], "other"],
-        "beta": ["x", 2],
-        "gamma": [[], 2],
-        "lossy_gamma": [-1, "x"],
-        "speculate": [1, "x"],
-        "skip_forced": [0],
-        "trace": [5],
-        "cancelled": [5],
-        "tools": [5, "x", [LONE]],
-        "tool_choice": [LONE],
-        "tool_format": [5],
-        "parallel_tool_calls": ["x"],
-        "json_style": [5, []],
-        "unsupported": [5],
-        "compliance": [5],
-        "frequency_penalty": [3, "x"],
-        "presence_penalty": [-3, []],
-        "logits_processor": [5, [5], lambda ids, scores: scores],
-        "stopping_criteria": [5, [5]],
-        "prefix_allowed_tokens_fn": [5, lambda row, ids: [], lambda row, ids: [10**6], lambda row, ids: None],
-        "continue_final_message": [1, "x"],
-        "allow_remote": ["x"],
-        "allow_local": ["x"],
-        "lossy_visual_tokens": ["x", -1],
-        "eos_token_id": ["x", [], [1.5]],
-        "bad_words_ids": [5, [5], [[]], [["x"]], [[10**6]]],
-        "suppress_tokens": [5, ["x"]],
-        "repetition_penalty": ["x", -1, 0],
-        "no_repeat_ngram_size": [1.5, "x"],
-        "top_k": [1.5, -1],
-        "top_p": ["x", 2, -1],
-        "min_p": [2],
-        "max_time": ["x", -1],
-        "max_length": ["x", 0],
-        "min_length": ["x", -1],
-        "sequence_bias": [5, {(10**6,): 1.0}, "x"],
-        "forced_eos_token_id": ["x", 10**6],
-        "exponential_decay_length_penalty": [5, "x"],
-        "watermarking_config": [5],
-        "do_sample": ["x"],
-        "generation": [{}],
-        "given": [()],
-    }.items()
-    for value in values
-]
+BAD_VALUES: dict[str, list[Any]] = {
+    "max_new_tokens": ["x", 0, 1.5, True, [], None.__class__],
+    "temperature": ["x", -1, float("inf"), [], True],
+    "seed": ["x", 1.5, True, []],
+    "stop": [5, [5], [""], "", LONE, [LONE], {"a": 1}],
+    "logprobs": [1, "yes"],
+    "top_logprobs": [21, -1, "x"],
+    "mode": [5, [], "other"],
+    "beta": ["x", 2],
+    "gamma": [[], 2],
+    "lossy_gamma": [-1, "x"],
+    "speculate": [1, "x"],
+    "skip_forced": [0],
+    "trace": [5],
+    "cancelled": [5],
+    "tools": [5, "x", [LONE]],
+    "tool_choice": [LONE],
+    "tool_format": [5],
+    "parallel_tool_calls": ["x"],
+    "json_style": [5, []],
+    "unsupported": [5],
+    "compliance": [5],
+    "frequency_penalty": [3, "x"],
+    "presence_penalty": [-3, []],
+    "logits_processor": [5, [5], lambda ids, scores: scores],
+    "stopping_criteria": [5, [5]],
+    "prefix_allowed_tokens_fn": [5, lambda row, ids: [], lambda row, ids: [10**6], lambda row, ids: None],
+    "continue_final_message": [1, "x"],
+    "allow_remote": ["x"],
+    "allow_local": ["x"],
+    "lossy_visual_tokens": ["x", -1],
+    "eos_token_id": ["x", [], [1.5]],
+    "bad_words_ids": [5, [5], [[]], [["x"]], [[10**6]]],
+    "suppress_tokens": [5, ["x"]],
+    "repetition_penalty": ["x", -1, 0],
+    "no_repeat_ngram_size": [1.5, "x"],
+    "top_k": [1.5, -1],
+    "top_p": ["x", 2, -1],
+    "min_p": [2],
+    "max_time": ["x", -1],
+    "max_length": ["x", 0],
+    "min_length": ["x", -1],
+    "sequence_bias": [5, {(10**6,): 1.0}, "x"],
+    "forced_eos_token_id": ["x", 10**6],
+    "exponential_decay_length_penalty": [5, "x"],
+    "watermarking_config": [5],
+    "do_sample": ["x"],
+    "generation": [{}],
+    "given": [()],
+}
 
 
 @pytest.mark.parametrize("messages", BAD_MESSAGES, ids=lambda m: f"{type(m).__name__} {str(m)[:20]!a}")
@@ -374,14 +388,15 @@ def test_messages_of_every_wrong_type(messages: Any) -> None:
 
 
 def test_systems_of_every_wrong_type() -> None:
-    for system in (5, b"x", [], LONE, {"role": "system"}):
+    wrong: tuple[Any, ...] = (5, b"x", [], LONE, {"role": "system"})
+    for system in wrong:
         with pytest.raises(PromptError):
             engine_with().session(system=system)
 
 
 def test_options_of_every_wrong_type() -> None:
     engine, session = engine_with(), engine_with().session()
-    for options in BAD_OPTIONS:
+    for options in ({name: value} for name, values in BAD_VALUES.items() for value in values):
         with pytest.raises(MMSpecError):
             engine.chat("x", **{"max_new_tokens": 2, **options})
         with pytest.raises(MMSpecError):
