@@ -68,7 +68,7 @@ class _Writer:
             rules.append("call: " + " | ".join(self._call(tool, i, "") for i, tool in enumerate(tools)))
         if most > 1:
             rules.append(f"between: {self.text(family.between)}")
-        rules += [f"args{i}: %json {tool.arguments.rules()}" for i, tool in enumerate(tools)]
+        rules += [tool.arguments.rules(f"args{i}") for i, tool in enumerate(tools)]
         return "\n".join(rules) + "\n"
 
     def _call(self, tool: Tool, index: int, written: str) -> str:

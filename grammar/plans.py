@@ -54,7 +54,7 @@ def schema_plan(vocabulary: Vocabulary, schema: JsonSchema) -> GrammarPlan:
     """The plan of a schema that is normalised already."""
 
     def build() -> GrammarPlan:
-        grammar = LLMatcher.grammar_from_json_schema(schema.rules())
+        grammar = LLMatcher.grammar_from_lark(schema.rules("start"))
         return GrammarPlan.compile(
             vocabulary, grammar, shape_of(schema), unenforced=schema.unenforced, hints={"": schema.schema}
         )

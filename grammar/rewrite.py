@@ -47,6 +47,17 @@ def modern(schema: Any) -> Any:
     return schema
 
 
+def hint_view(schema: Any) -> Any:
+    """A schema as drafting looks at it: in 2020-12 form, simple intersections merged, objects closed.
+
+    It decides nothing; where it cannot be made there are no hints.
+    """
+    try:
+        return closed(modern(schema))
+    except (SchemaError, RecursionError):
+        return {}
+
+
 def closed(schema: Any) -> Any:
     """Objects that list their properties and say nothing of others admit no others.
 
@@ -143,10 +154,7 @@ def _local(ref: str, path: tuple[Any, ...], identifier: str, anchors: dict[str, 
         return anchors[ref]
     if ref == "#" or ref.startswith("#/"):
         return ref
-    raise SchemaError(
-        f"$ref {ref!r} at {pointer_of(path)} points outside this schema; remote references are never fetched. "
-        "Put the definition under $defs and refer to it as '#/$defs/name'."
-    )
+    raise SchemaError(f"$ref {ref!r} at {pointer_of(path)} is no pointer into this schema")
 
 
 def _drop_trivial(sub: dict[str, Any]) -> None:

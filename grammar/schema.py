@@ -1,26 +1,32 @@
-"""JSON Schemas made ready for the engine: resolved, closed, and refused by name where they cannot be enforced.
+"""JSON Schemas made ready for the engine: enforced as they mean, or refused by name where that cannot be.
 
-Accepted are draft 7 and 2020-12, OpenAI's ``response_format`` shape and MCP's ``inputSchema`` (SYSTEM.md G1).
-Nothing is relaxed silently: what llguidance cannot enforce is refused by JSON pointer and keyword, or, with
-``unsupported="validate"``, taken out openly, listed, and checked afterwards.
+Accepted are drafts 4 to 2020-12, OpenAI's ``response_format`` shape and MCP's ``inputSchema``. Nothing is relaxed
+silently: what no grammar says is refused by JSON pointer and keyword, or, with ``unsupported="validate"``, left out
+openly, listed, and checked afterwards. Every finished document is checked against the schema as it was given.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
 import jsonschema
-from jsonschema.protocols import Validator
-from llguidance import LLMatcher
 
 from mmspec_agent.core.errors import OptionError, OutputInvalid, SchemaError, UnsupportedSchema
 
-from .rewrite import closed, modern, pointer_of
-from .survey import check_possible, subschemas, unenforceable
+from .branches import Reader
+from .checking import Checker, loads, validator_class
+from .document import Document, place_of, pointer_of
+from .facts import Part, Refused
+from .lark import lark_rules
+from .rewrite import hint_view
+from .shape import Node, settle, shortest
+from .shape_build import Builder
+from .survey import blame_impossible, check_possible
+from .terminal import Unwritable
 
 Schema = dict[str, Any] | bool
 Separators = Literal["spaced", "compact"]
@@ -52,26 +58,56 @@ class JsonSchema:
     given: Schema
     unenforced: tuple[Unenforced, ...] = ()
     separators: Separators = "spaced"
+    close_objects: bool = True
 
     @property
     def text(self) -> str:
-        """Canonical JSON of the normalised schema and its style: the cache key of compiled grammars."""
-        return json.dumps([self.separators, self.schema], ensure_ascii=False)
+        """What the grammar depends on, as text: the cache key of compiled grammars."""
+        key = [self.separators, self.close_objects, [list(place) for place in self.unenforced], self.given]
+        return json.dumps(key, ensure_ascii=False)
 
-    def rules(self) -> str:
-        """The schema with llguidance's own options embedded."""
-        return json.dumps(with_style(self.schema, self.separators), ensure_ascii=False)
+    @cached_property
+    def _checker(self) -> Checker:
+        return Checker(Document(self.given))
+
+    @cached_property
+    def _settled(self) -> Node:
+        return self.shape()
+
+    def shape(self) -> Node:
+        """The shape of the schema's documents, settled and made anew."""
+        builder = _builder(self._checker, self.separators, self.close_objects)
+        root = builder.node([Part("")])
+        settle(root)
+        return root
+
+    def rules(self, start: str) -> str:
+        """Rules of llguidance's Lark dialect; ``start``, a name in small letters, generates the documents."""
+        item, key = SEPARATORS[self.separators]
+        return lark_rules(self._settled, start, (item.encode(), key.encode()))
+
+    def check_text(self, text: str) -> None:
+        """As ``check``, of a whole JSON document, whose numbers count as they are written."""
+        try:
+            value = loads(text)
+        except ValueError as error:
+            raise OutputInvalid(
+                f"The reply is no whole JSON document ({error}); it was cut: {text[-60:]!r}. Raise max_new_tokens."
+            ) from None
+        self.check(value)
 
     def check(self, value: Any) -> None:
-        """Raise OutputInvalid if a finished value breaks the schema as it was given."""
-        try:
-            validator_of(self.given)(self.given).validate(value)
-        except jsonschema.ValidationError as error:
-            place = "/" + "/".join(map(str, error.absolute_path)) if error.absolute_path else "the root"
-            raise OutputInvalid(
-                f"The reply is valid JSON but {error.message!r} at {place} ({error.validator}); the grammar could "
-                "not enforce this keyword. Ask again, or simplify the schema."
-            ) from error
+        """Raise OutputInvalid if a finished value breaks the schema as given; floats count as they are written."""
+        error = self._checker.first_error(value)
+        if error is None:
+            return
+        place = place_of(pointer_of(error.absolute_path))
+        fault = (
+            "the grammar could not enforce this keyword. Ask again, or simplify the schema."
+            if self.unenforced
+            else "the grammar should not have let it through. This is a fault of mmspec_agent; report the schema."
+        )
+        raise OutputInvalid(f"The reply is valid JSON but {error.message} at {place} ({error.validator}); {fault}")
 
 
 def normalise(
@@ -91,42 +127,34 @@ def normalise(
     if unsupported not in ("refuse", "validate"):
         raise OptionError(f"unsupported={unsupported!r} is unknown; accepted are refuse, validate.")
     given = _read(schema)
-    _check_valid(given)
+    document = Document(given)
+    _check_valid(document)
     try:
-        ready = modern(given)
-        check_possible(ready)
-        dropped = unenforceable(ready)
-        if dropped and unsupported == "refuse":
-            raise _refusal(dropped)
-        for pointer, keyword in dropped:
-            _relax(ready, pointer, keyword)
-        if close_objects:
-            ready = closed(ready)
+        check_possible(document)
+        builder = _builder(Checker(document), separators, close_objects)
+        root = builder.node([Part("")])
+        settle(root)
+        refusals = list(builder.reader.refusals.values())
+        if refusals and unsupported == "refuse":
+            raise _refusal([(one.pointer, one.keyword, one.why) for one in refusals])
+        if shortest(root) is None:
+            raise SchemaError(blame_impossible(builder, document))
+        item, key = SEPARATORS[separators]
+        lark_rules(root, "start", (item.encode(), key.encode()))
+    except (Refused, Unwritable) as error:
+        raise _refusal([("", _first_keyword(given), str(error))]) from None
     except RecursionError:
         raise SchemaError("The schema is nested too deeply to be read; flatten it or use $ref.") from None
-    ready, more = _fit_engine(ready, unsupported, separators)
-    unenforced = tuple(Unenforced(*pair) for pair in [*dropped, *more])
-    return JsonSchema(ready, given, unenforced, separators)
+    unenforced = tuple(Unenforced(one.pointer, one.keyword) for one in refusals)
+    return JsonSchema(hint_view(given), given, unenforced, separators, close_objects)
 
 
-def with_style(schema: Schema, separators: Separators) -> dict[str, Any]:
-    """``schema`` with llguidance's options: fixed separators, no free whitespace, no numeric escapes."""
-    item, key = SEPARATORS[separators]
-    base = dict(schema) if isinstance(schema, dict) else ({} if schema else {"not": {}})
-    base["x-guidance"] = {
-        "whitespace_flexible": False,
-        "item_separator": item,
-        "key_separator": key,
-        # \uXXXX could spell a declared key a second time: it is left out unless a constant cannot do without.
-        "json_allowed_escapes": 'nrbtf\\"u' if _NEEDS_NUMERIC.search(json.dumps(schema)) else 'nrbtf\\"',
-    }
-    return base
+def _builder(checker: Checker, separators: Separators, close_objects: bool) -> Builder:
+    return Builder(Reader(checker.document), checker, SEPARATORS[separators], close_objects)
 
 
-def validator_of(schema: Schema) -> type[Validator]:
-    """The jsonschema class for a schema's own draft, 2020-12 where it names none."""
-    cls: type[Validator] = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    return cls
+def _first_keyword(schema: Schema) -> str:
+    return next((key for key in schema if not key.startswith("$")), "$ref") if isinstance(schema, dict) else "schema"
 
 
 def _read(schema: Any) -> Schema:
@@ -148,96 +176,23 @@ def _read(schema: Any) -> Schema:
     return copy
 
 
-def _check_valid(schema: Schema) -> None:
-    cls = validator_of(schema)
+def _check_valid(document: Document) -> None:
     try:
-        cls.check_schema(schema)  # type: ignore[arg-type]
+        checked: Any = validator_class(document.draft)
+        # Expressions are read by the rules of ECMA-262 later on, not by Python's.
+        checked.check_schema(document.root, format_checker=jsonschema.FormatChecker(formats=()))
     except jsonschema.SchemaError as error:
-        place = pointer_of(error.absolute_path)
+        place = place_of(pointer_of(error.absolute_path))
         raise SchemaError(f"The schema is invalid at {place}: {error.message}") from None
     except RecursionError:
         raise SchemaError("The schema is nested too deeply to be read; flatten it or use $ref.") from None
 
 
-def _refusal(dropped: list[tuple[str, str]], why: str = "") -> UnsupportedSchema:
-    places = "; ".join(f"{keyword!r} at {pointer or '/'}" for pointer, keyword in dropped[:8])
+def _refusal(dropped: list[tuple[str, str, str]]) -> UnsupportedSchema:
+    places = "; ".join(f"{keyword!r} at {place_of(pointer)} ({why})" for pointer, keyword, why in dropped[:8])
     more = f" and {len(dropped) - 8} more" if len(dropped) > 8 else ""
     return UnsupportedSchema(
-        f"The grammar cannot enforce {places}{more}{': ' + why if why else ''}. Remove it, or pass "
+        f"The grammar cannot enforce {places}{more}. Remove it, or pass "
         'unsupported="validate" to leave it out of the grammar and check the finished reply against it.',
-        tuple(dropped),
+        tuple((pointer, keyword) for pointer, keyword, _ in dropped),
     )
-
-
-def _relax(schema: Schema, pointer: str, keyword: str) -> None:
-    holder = _at(schema, pointer)
-    if keyword == "oneOf" and "anyOf" not in holder:
-        holder["anyOf"] = holder.pop("oneOf")
-    elif keyword in ("exclusiveMinimum", "exclusiveMaximum"):
-        bound = holder.pop(keyword)
-        holder.setdefault(keyword.removeprefix("exclusive").lower(), bound)
-    else:
-        holder.pop(keyword, None)
-
-
-def _at(schema: Any, pointer: str) -> Any:
-    for part in pointer.split("/")[1:]:
-        part = part.replace("~1", "/").replace("~0", "~")
-        schema = schema[int(part)] if isinstance(schema, list) else schema[part]
-    return schema
-
-
-def engine_error(schema: Schema, separators: Separators) -> str:
-    """What llguidance has against a schema; empty if it compiles."""
-    grammar = LLMatcher.grammar_from_json_schema(json.dumps(with_style(schema, separators)))
-    failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
-    return str(messages[0]) if failed else ""
-
-
-def _fit_engine(
-    schema: Schema, unsupported: Unsupported, separators: Separators
-) -> tuple[Schema, list[tuple[str, str]]]:
-    """Refuse, or relax one keyword after another, until llguidance takes the schema."""
-    dropped: list[tuple[str, str]] = []
-    while message := engine_error(schema, separators):
-        if "nsatisfiable" in message:
-            raise SchemaError(f"The schema is impossible: {_short(message)}")
-        place = _blame(schema, separators)
-        if place is None or unsupported == "refuse" or place in dropped:
-            raise _refusal([place] if place else [("", "schema")], _short(message))
-        dropped.append(place)
-        _relax(schema, *place)
-    return schema, dropped
-
-
-def _blame(schema: Schema, separators: Separators) -> tuple[str, str] | None:
-    """The smallest subschema that does not compile by itself, and the keyword without which it does."""
-    if not isinstance(schema, dict):
-        return None
-    definitions: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    for pointer, sub in sorted(subschemas(schema), key=lambda item: -item[0].count("/")):
-        if not isinstance(sub, dict) or not _fails({**definitions, **sub}, separators):
-            continue
-        for keyword in _SUSPECTS:
-            if keyword in sub and not _fails(
-                {**definitions, **{k: v for k, v in sub.items() if k != keyword}}, separators
-            ):
-                return pointer, keyword
-    return None
-
-
-def _fails(schema: Schema, separators: Separators) -> bool:
-    return bool(engine_error(schema, separators))
-
-
-def _short(message: str) -> str:
-    return message.strip().splitlines()[0][:300] if message.strip() else "unknown reason"
-
-
-_NEEDS_NUMERIC: Final = re.compile(r"\\u00[01][0-9a-f]|\\u007f")
-_SUSPECTS: Final = (
-    "pattern", "format", "oneOf", "patternProperties", "minProperties", "maxProperties", "multipleOf", "allOf",
-    "anyOf", "$ref", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength",
-    "minItems", "maxItems", "items", "prefixItems", "additionalProperties", "properties", "required", "enum",
-    "const", "type",
-)  # fmt: skip

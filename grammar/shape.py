@@ -1,30 +1,69 @@
-"""The shape of a reply as a tree of nodes that can finish any text begun under it (SYSTEM.md G5).
+"""The shape of a reply as a tree of nodes that can finish any text begun under it.
 
 A node answers one question: given the bytes written so far, where does its text end, or, if they run out
-inside it, what is a short suffix that completes it. llguidance alone decides what is legal; a proposed suffix
-is verified against its masks before anything depends on it.
+inside it, what is a short suffix that completes it. Text may fit several ways at once (branches of a union):
+the next token may rule out all but the dearest, so the longest of their suffixes is answered too. llguidance
+alone decides what is legal; a proposed suffix is verified against it before anything depends on it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from .regex import Automaton
 
 
 class Reading(NamedTuple):
-    """``end``: where the node's text may stop; ``tail``: a suffix that completes it where the data ran out."""
+    """``end``: where the node's text may stop; ``tail``: a suffix that completes it where the data ran out.
+
+    ``dearest``: the longest suffix of the ways the text may be meant (None: ``tail``, there is one way); ``plain``:
+    the text stopped inside a string where a character that needs no escape lengthens none of these suffixes.
+    """
 
     end: int | None
     tail: bytes | None
+    dearest: bytes | None = None
+    plain: bool = False
+
+    @property
+    def longest(self) -> bytes:
+        """The longest of the suffixes; only where there is a ``tail``."""
+        assert self.tail is not None
+        return self.tail if self.dearest is None else self.dearest
+
+    def then(self, rest: bytes | None) -> Reading:
+        """This reading, its text not ended, with ``rest`` behind it."""
+        if self.tail is None or rest is None:
+            return FAILED
+        return Reading(None, self.tail + rest, None if self.dearest is None else self.dearest + rest, self.plain)
 
 
 FAILED = Reading(None, None)
+
+
+def either(readings: Sequence[Reading]) -> Reading:
+    """What is known where a text may be read in any of several ways."""
+    if len(readings) == 1:
+        return readings[0]
+    end = max((r.end for r in readings if r.end is not None), default=None)
+    alive = [r for r in readings if r.tail is not None]
+    if not alive:
+        return FAILED if end is None else Reading(end, None)
+    tail = min((r.tail for r in alive if r.tail is not None), key=len)
+    return Reading(end, tail, max((r.longest for r in alive), key=len), all(r.plain for r in alive))
+
+
 _SEALED = "_shortest_text"
+_AFTER_ALL: Final = b"\xff"
+"""Sorts behind every continuation of a UTF-8 text."""
+
+_MOST_COMPARED: Final = 64
+_WORKED_OUT: Final = frozenset({"_endings", "_closings", "_nexts"})
+"""What nodes keep that follows from the shortest texts of their parts."""
 
 
 class Node(Protocol):
@@ -41,7 +80,7 @@ def literal_read(text: bytes, data: bytes, at: int) -> Reading:
     if rest == text:
         return Reading(at + len(text), b"" if at + len(text) == len(data) else None)
     if len(rest) < len(text) and text.startswith(rest):
-        return Reading(None, text[len(rest) :])
+        return Reading(None, text[len(rest) :], None, True)
     return FAILED
 
 
@@ -80,14 +119,27 @@ class OneOf:
         end = next(
             (at + n for n in reversed(self._lengths) if data[at : at + n] in self._known and at + n <= len(data)), None
         )
-        begun = [t[len(rest) :] for t in self._starting(rest)]
-        return Reading(end, min(begun, key=len, default=None))
+        first, last = bisect_left(self.texts, rest), bisect_left(self.texts, rest + _AFTER_ALL)
+        if first == last:
+            return Reading(end, None)
+        if last - first > _MOST_COMPARED:
+            return Reading(end, self._shortest_from(first, last)[len(rest) :], self._longest[len(rest) :], True)
+        begun = self.texts[first:last]
+        return Reading(end, min(begun, key=len)[len(rest) :], max(begun, key=len)[len(rest) :], True)
 
-    def _starting(self, prefix: bytes) -> Iterator[bytes]:
-        for index in range(bisect_left(self.texts, prefix), len(self.texts)):
-            if not self.texts[index].startswith(prefix):
-                return
-            yield self.texts[index]
+    @cached_property
+    def _longest(self) -> bytes:
+        return max(self.texts, key=len)
+
+    @cached_property
+    def _found(self) -> dict[tuple[int, int], bytes]:
+        return {}
+
+    def _shortest_from(self, first: int, last: int) -> bytes:
+        known = self._found.get((first, last))
+        if known is None:
+            known = self._found[first, last] = min(self.texts[first:last], key=len)
+        return known
 
 
 @dataclass(frozen=True)
@@ -116,7 +168,7 @@ class Until:
         for overlap in range(min(len(self.stop) - 1, len(data) - at), 0, -1):
             if data.endswith(self.stop[:overlap]):
                 return Reading(None, self.stop[overlap:])
-        return Reading(None, mended(data[at:]) + self.stop)
+        return Reading(None, mended(data[at:]) + self.stop, None, True)
 
 
 @dataclass(frozen=True)
@@ -126,10 +178,7 @@ class Choice:
     options: tuple[Node, ...]
 
     def read(self, data: bytes, at: int) -> Reading:
-        readings = [option.read(data, at) for option in self.options]
-        end = max((r.end for r in readings if r.end is not None), default=None)
-        tail = min((r.tail for r in readings if r.tail is not None), key=len, default=None)
-        return Reading(end, tail)
+        return either([option.read(data, at) for option in self.options]) if self.options else FAILED
 
 
 @dataclass(frozen=True)
@@ -145,15 +194,13 @@ class Sequence_:
         if index == len(self.parts):
             return Reading(at, b"" if at == len(data) else None)
         reading = self.parts[index].read(data, at)
-        tails, end = [], None
-        if reading.tail is not None and (rest := shortest_of(self.parts[index + 1 :])) is not None:
-            tails.append(reading.tail + rest)
+        ways = []
+        if reading.tail is not None:
+            ways.append(reading.then(shortest_of(self.parts[index + 1 :])))
         if reading.end is not None:
             # A part that may stop here may often go on as well: both ways are followed.
-            after = self._from(index + 1, data, reading.end)
-            end = after.end
-            tails += [] if after.tail is None else [after.tail]
-        return Reading(end, min(tails, key=len, default=None))
+            ways.append(self._from(index + 1, data, reading.end))
+        return either(ways) if ways else FAILED
 
 
 @dataclass(frozen=True)
@@ -170,8 +217,7 @@ class Repeat:
         while True:
             end = at if count >= self.least else None
             if at == len(data):
-                rest = self._rest(count)
-                return Reading(end, rest)
+                return Reading(end, self._rest(count))
             if self.most is not None and count >= self.most:
                 return Reading(at, None)
             start = at
@@ -180,13 +226,11 @@ class Repeat:
                 if between.end is None:
                     item = shortest(self.item)
                     rest = self._rest(count + 1)
-                    tail = None if between.tail is None or item is None or rest is None else between.tail + item + rest
-                    return Reading(end, tail)
+                    return between.then(None if item is None or rest is None else item + rest)._replace(end=end)
                 start = between.end
             reading = self.item.read(data, start)
             if reading.end is None:
-                rest = self._rest(count + 1)
-                return Reading(end, None if reading.tail is None or rest is None else reading.tail + rest)
+                return reading.then(self._rest(count + 1))._replace(end=end)
             at, count = reading.end, count + 1
 
     def _rest(self, count: int) -> bytes | None:
@@ -204,12 +248,20 @@ class Reference:
     name: str
     target: Node | None = None
     known: bytes | None = None
+    _read: bytes = field(default=b"", repr=False, compare=False)
+    _readings: dict[int, Reading] = field(default_factory=dict, repr=False, compare=False)
 
     def read(self, data: bytes, at: int) -> Reading:
         if at == len(data):
             return Reading(None, self.known)
         assert self.target is not None
-        return self.target.read(data, at)
+        if self._read is not data:
+            self._read, self._readings = data, {}
+        known = self._readings.get(at)
+        if known is None:
+            # Branches of nested unions come here again and again: each place is read once.
+            known = self._readings[at] = self.target.read(data, at)
+        return known
 
 
 def shortest(node: Node) -> bytes | None:
@@ -249,8 +301,36 @@ def walk(node: Node) -> Iterator[Node]:
             todo.extend(children(here))
 
 
+def flattened(choice: Choice) -> tuple[Node, ...]:
+    """The options of a choice without choices among them, directly or by reference, each once."""
+    found: dict[int, Node] = {}
+    seen: set[int] = set()
+    todo: list[Node] = list(reversed(choice.options))
+    while todo:
+        option = todo.pop()
+        if id(option) in seen:
+            continue
+        seen.add(id(option))
+        inner = option
+        while isinstance(inner, Reference) and inner.target is not None and id(inner.target) not in seen:
+            inner = inner.target
+            if isinstance(inner, (Choice, Reference)):
+                seen.add(id(inner))
+        if isinstance(inner, Choice):
+            todo.extend(reversed(inner.options))
+        elif not isinstance(inner, Reference):
+            found[id(inner)] = option
+    return tuple(found.values())
+
+
 def settle(root: Node) -> None:
-    """Find the shortest texts of mutually recursive nodes, by fixed point, and note them in every node."""
+    """Find the shortest texts of mutually recursive nodes, by fixed point, and note them in every node.
+
+    Unions are flattened first: one that refers to itself says nothing by it, and could not be read.
+    """
+    flat = [(node, flattened(node)) for node in walk(root) if isinstance(node, Choice)]
+    for choice, options in flat:
+        object.__setattr__(choice, "options", options)
     nodes = list(walk(root))
     references = [node for node in nodes if isinstance(node, Reference)]
     for node in nodes:
@@ -273,7 +353,7 @@ def settle(root: Node) -> None:
 
 
 def _forget(node: Node) -> None:
-    for key in (_SEALED, "_endings"):
+    for key in [_SEALED, *(key for key in vars(node) if key in _WORKED_OUT)]:
         node.__dict__.pop(key, None)
 
 

@@ -43,7 +43,7 @@ class String:
             return FAILED
         need = max(0, self.least - count)
         if self.pattern is None:
-            return Reading(None, before + mend + b"a" * need + b'"')
+            return Reading(None, before + mend + b"a" * need + b'"', None, not before)
         more = self.pattern.finish(decoded(content), need)
         return FAILED if more is None else Reading(None, before + mend + quoted(more)[1:])
 
@@ -81,7 +81,8 @@ class Anything:
             end = _json_end(data, at)
             return Reading(end, b"" if end == len(data) else None)
         tail = self._close(state)
-        return Reading(len(data) if tail == b"" else None, tail)
+        plain = state.name in (STRING, KEY_NAME) and state.piece[:1] == b'"'
+        return Reading(len(data) if tail == b"" else None, tail, None, plain)
 
     def _close(self, state: JsonState) -> bytes | None:
         """What finishes a value from its state; None for text that begins no value."""

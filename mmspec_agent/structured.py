@@ -133,19 +133,19 @@ class _ToolReader:
         return ToolCallPiece(piece.index, self._ids[piece.index], piece.name, piece.arguments)
 
     def _checked(self, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        """Keywords that the grammar does not enforce are listed, and checked afterwards."""
+        """What is wrong with finished calls by their schemas as given, and what the grammar does not enforce."""
         unenforced = {t.name: [tuple(u) for u in t.arguments.unenforced] for t in self._envelope.tools}
         open_ones = {name: found for name, found in unenforced.items() if found}
-        if not open_ones:
-            return {}
         invalid: dict[str, str] = {}
         tools = {tool.name: tool for tool in self._envelope.tools}
         for call in calls:
             try:
-                tools[call.name].arguments.check(call.arguments)
-            except Exception as error:  # jsonschema's own, or a reference it cannot follow
+                tools[call.name].arguments.check_text(getattr(call.arguments, "text", None) or "{}")
+            except MMSpecError as error:
                 invalid[call.id] = str(error)
-        return {"unenforced": open_ones, "invalid": invalid}
+        if open_ones:
+            return {"unenforced": open_ones, "invalid": invalid}
+        return {"invalid": invalid} if invalid else {}
 
 
 class _FormatReader:
