@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 import jsonschema
 import referencing
+import regex  # type: ignore[import-untyped]
 from jsonschema.protocols import Validator
 
 from .document import Document
-from .ecma import PatternError
 from .facts import Part
 from .numbers import decimal
 from .regex import Automaton
@@ -146,12 +146,17 @@ def _unique(validator: Any, is_asked: Any, value: Any, schema: Any) -> Errors:
 
 
 def matches(pattern: str, text: str) -> bool | None:
-    """Whether a pattern of ECMA-262 is found in a text; None where it cannot be read."""
+    """Whether a pattern of ECMA-262 is found in a text; None where it cannot be read.
+
+    What is no regular language (backreferences, look-behind) is left to a backtracking matcher.
+    """
+    automaton = Automaton.of(pattern, True)
+    if automaton is not None:
+        return automaton.matches(text)
     try:
-        automaton = Automaton.of(pattern, True)
-    except PatternError:
+        return regex.search(pattern, text, flags=regex.ASCII | regex.VERSION0) is not None
+    except regex.error:
         return None
-    return None if automaton is None else automaton.matches(text)
 
 
 def _pattern(validator: Any, pattern: Any, value: Any, schema: Any) -> Errors:
