@@ -193,13 +193,20 @@ class HFSequence:
 
         ContextOverflow if the model has no positions left for them.
         """
+        self.prefill_logits(tokens, visual, 1)
+
+    @torch.inference_mode()
+    def prefill_logits(self, tokens: Sequence[int], visual: Visual | None, keep: int) -> torch.Tensor:
+        """``prefill`` that returns the logits [keep, V] behind the last ``keep`` tokens."""
         visual = visual or Visual()
         rows, positions, following = self._place(len(tokens), EMPTY, visual)
         order = self.positions.order(self.length)
-        self.target.forward(tokens, rows, positions, self.arena, order, 1, visual.inputs)
+        output = self.target.forward(tokens, rows, positions, self.arena, order, keep, visual.inputs)
         self.positions.append(self.length, rows.order, following)
         self.arena.commit(range(len(tokens)))
         self._staged = None
+        logits: torch.Tensor = output.logits[0]
+        return logits
 
     def stage(self, visual: Visual, count: int) -> None:
         """The next ``verify`` brings ``count`` pending tokens with the pictures of ``visual`` among them.

@@ -26,14 +26,15 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from mmspec_agent.core.cache import user_cache_problem
 from mmspec_agent.core.errors import MMSpecError, OptionError
 from mmspec_agent.core.sampling import Processing
-from mmspec_agent.core.visual.placing import Placed
+from mmspec_agent.core.visual.unread import is_neutral
 
 from .batch import Batch, BatchRules
 from .inputs import check_mask, check_positions, checked_ids, unpadded
 from .option_table import CONFIG_NAMES, Way, refuse, unsupported
 from .option_values import check_values, checked_allowed
+from .picture_options import picture_names, pictures_of_batch, refuse_other_media
 from .text_checks import check_strings
-from .vision import PICTURE_ARGUMENTS, rope_state_kept
+from .vision import rope_state_kept
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -100,7 +101,8 @@ def generate(engine: Engine, inputs: Any, options: dict[str, Any]) -> Any:
         engine.target.context_limit,
     )
     # Kept from transformers, which would run the vision tower itself, on every call.
-    names = PICTURE_ARGUMENTS if engine.vision_or_none is not None else ()
+    names = picture_names(engine)
+    refuse_other_media(engine, options)
     refuse(options, Way.GENERATE, allowed=names)
     check_values(options, engine.target.vocab_size)
     if (allowed := options.get("prefix_allowed_tokens_fn")) is not None:
@@ -172,7 +174,9 @@ def custom_generate(
     prompts = unpadded(input_ids, mask)
     if not visual:
         check_positions(model_kwargs.get("position_ids"), input_ids, mask)
-    pictures = _pictures(engine, prompts, visual, model_kwargs.get("position_ids"))
+    times = generation_config.num_return_sequences or 1
+    call = {"input_ids": input_ids, "attention_mask": mask}
+    pictures = pictures_of_batch(engine, prompts, visual, model_kwargs.get("position_ids"), times, call)
     if stop_strings is not None:
         stopping_criteria = StoppingCriteriaList([*stopping_criteria, _stop_criterion(engine, stop_strings, tokenizer)])
     cache = _cache_to_fill(generation_config, model_kwargs)
@@ -266,8 +270,10 @@ def _check_inputs(engine: Engine, config: GenerationConfig, model_kwargs: dict[s
     check_values(chosen, engine.target.vocab_size)
     given = {name: value for name, value in model_kwargs.items() if name not in _PREPARED and value is not None}
     given = {name: value for name, value in given.items() if value is not False and not _is_empty(value)}
+    given = {name: value for name, value in given.items() if not is_neutral(name, value)}
+    refuse_other_media(engine, given)
     sees = engine.vision_or_none is not None
-    refuse(given, Way.CUSTOM, allowed=PICTURE_ARGUMENTS if sees else ())
+    refuse(given, Way.CUSTOM, allowed=picture_names(engine))
     if given and not sees:
         name = min(given)
         raise unsupported(name, "the engine's forwards give the model ids, positions and mask, and nothing else")
@@ -276,16 +282,6 @@ def _check_inputs(engine: Engine, config: GenerationConfig, model_kwargs: dict[s
 
 def _is_empty(value: Any) -> bool:
     return isinstance(value, Mapping) and not value
-
-
-def _pictures(
-    engine: Engine, prompts: Sequence[list[int]], given: dict[str, Any], position_ids: torch.Tensor | None
-) -> list[tuple[Placed, ...]]:
-    """The pictures of each row; OptionError for inputs that are none."""
-    if not given:
-        return [()] * len(prompts)
-    with engine.exclusive():
-        return engine.vision.pictures_of_rows(prompts, given, position_ids)
 
 
 def _stop_criterion(engine: Engine, strings: Sequence[str] | str, tokenizer: Any) -> StopStringCriteria:

@@ -8,27 +8,35 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from mmspec_agent.core.errors import Cancelled, OptionError, PictureError, PictureInputError, PromptError
+from mmspec_agent.core.errors import (
+    Cancelled,
+    OptionError,
+    PictureError,
+    PictureInputError,
+)
 from mmspec_agent.core.hf_target import HFTarget
 from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.core.visual.compress import compressed, target_count
 from mmspec_agent.core.visual.families import KIND_ARGUMENTS, PIXEL_ARGUMENTS, Family, PictureInput
-from mmspec_agent.core.visual.features import Encoder, pictures_of_output
+from mmspec_agent.core.visual.features import PICTURE_FAULTS, Encoder, PictureFeatures, pictures_of_output
 from mmspec_agent.core.visual.memory import ByteStore
 from mmspec_agent.core.visual.placing import Placed, place
-from mmspec_agent.core.visual.proof import prove
 from mmspec_agent.core.visual.segments import SegmentStore
+from mmspec_agent.core.visual.unread import check_kinds, refuse_unread
 
 from .conversation import gone
-from .pictures import Picture, is_picture_part
+from .look import Look
+from .pictures import Picture
 from .processor_settings import settings_digest
 from .prompts import render
+from .template_places import text_with_places
 from .written_placeholders import escaped
 
 if TYPE_CHECKING:
@@ -76,7 +84,7 @@ class Vision:
         self.segments = SegmentStore(self.memory, int8)
         self._weights = weights
         self._target = target
-        self._looked_at = family.proven
+        self._look = Look(target, family)
         self._tokenizer = tokenizer
         self._processor = processor
         self._prepared: OrderedDict[tuple[str, bool, str], Prepared] = OrderedDict()
@@ -103,47 +111,22 @@ class Vision:
 
         ``lossy_visual_tokens``: tokens (or the share of them) that each picture is compressed to.
         """
-        text = self._text_with_places(messages, pictures, **template_options)
+
+        def template(shown: list[dict[str, Any]]) -> str:
+            return self.template(shown, **template_options)
+
+        text = text_with_places(template, messages, len(pictures), self.image_token) if pictures else template(messages)
         if not pictures:
             return text, ()
         prepared = [self.prepare(picture, len(pictures) == 1) for picture in pictures]
+        if not self.family.proven:
+            parts = [(picture, one.picture) for picture, one in zip(pictures, prepared)]
+            self._look.at_chat(self._processor, self.image_token, text, parts)
         if lossy_visual_tokens is not None:
             prepared = [self.compress(one, lossy_visual_tokens) for one in prepared]
         pieces = text.split(self.image_token)
         expanded = "".join(one + part.text for one, part in zip(pieces, prepared)) + pieces[-1]
         return expanded, tuple(part.picture for part in prepared)
-
-    def _text_with_places(
-        self, messages: list[dict[str, Any]], pictures: Sequence[Picture], **template_options: Any
-    ) -> str:
-        """The template's text with a place for every picture. PictureInputError says which role shows none."""
-        try:
-            text = self.template(messages, **template_options)
-        except PromptError:
-            if not pictures:
-                raise
-            text = None
-        found = text.count(self.image_token) if text is not None and pictures else 0
-        if text is not None and found == len(pictures):
-            return text
-        for role in dict.fromkeys(m["role"] for m in messages if _pictures_in(m)):
-            others = [_without_pictures(m) if m["role"] == role else m for m in messages]
-            mine = sum(_pictures_in(m) for m in messages if m["role"] == role)
-            try:
-                rest = self.template(others, **template_options).count(self.image_token)
-            except PromptError:
-                continue
-            if text is None or found - rest != mine:
-                raise PictureInputError(
-                    f"the model's chat template shows no pictures in messages of role {role!r}; hand the picture over "
-                    "in a message of role 'user'"
-                )
-        if text is None:
-            self.template(messages, **template_options)
-        raise PictureInputError(
-            f"the chat template leaves {found} places {self.image_token!r} for {len(pictures)} pictures; use a "
-            "template that writes every picture once"
-        )
 
     def without_written_placeholders(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Messages in which a placeholder that the model or a tool wrote is text; PictureInputError for a user's."""
@@ -248,10 +231,6 @@ class Vision:
         if conversation.pictures and conversation.pictures[-1].end == len(conversation.tokens):
             raise PictureInputError("the prompt ends with a picture; put at least one token of text behind it")
 
-        if conversation.pictures and not self._looked_at:
-            prove(self._target, self.family, conversation.tokens, conversation.pictures, self.encoder.encode)
-            self._looked_at = True
-
         def check() -> None:
             if cancelled is not None and cancelled():
                 raise Cancelled("the request was cancelled while its pictures were read")
@@ -274,44 +253,83 @@ class Vision:
     # -- generate ---------------------------------------------------------------------------------------------
 
     def pictures_of_rows(
-        self, rows: Sequence[Sequence[int]], inputs: Mapping[str, Any], position_ids: torch.Tensor | None
+        self,
+        rows: Sequence[Sequence[int]],
+        inputs: Mapping[str, Any],
+        position_ids: torch.Tensor | None,
+        times: int = 1,
+        call: Mapping[str, Any] | None = None,
     ) -> list[tuple[Placed, ...]]:
         """Pictures of each row of a batch, from ``generate``'s arguments.
 
         Pixel values go through our encoder; what transformers encoded itself is taken over. ``position_ids`` are
-        those it prepared. PictureInputError if pictures and placeholders do not fit.
+        those it prepared; ``times``: samples of each row (``num_return_sequences``); ``call``: ids and mask of the
+        batch as the model's own call takes them. PictureInputError if pictures and placeholders do not fit.
         """
         if self.family.bidirectional and inputs.get("token_type_ids") is None:
             raise PictureInputError(f"{self.family.model_type} needs token_type_ids, as its processor returns them")
-        outputs = inputs.get("mm_encoder_outputs") or {}
+        pictures = self._pictures_in(rows, inputs, position_ids)
+        if self.family.proven:
+            for name in KIND_ARGUMENTS:
+                if inputs.get(name) is not None:
+                    check_kinds(name, inputs[name], rows, self.family.image_token_id)
+        placed = self.place_rows(rows, pictures, times)
+        if not self.family.proven and call is not None:
+            once = sum(one.count or 0 for one in pictures) * times == self._slots(rows)
+            step = times if once else 1
+            own = {name: value[::step] for name, value in call.items()}
+            self._look.at_batch(rows[::step], placed[::step], {**own, **inputs})
+        return placed
+
+    def _pictures_in(
+        self, rows: Sequence[Sequence[int]], inputs: Mapping[str, Any], position_ids: torch.Tensor | None
+    ) -> list[PictureInput]:
+        outputs = dict(inputs.get("mm_encoder_outputs") or {})
+        image = outputs.pop("image", None)
+        refuse_unread(self.family.model_type, outputs)
         rest = {name: value for name, value in inputs.items() if name != "mm_encoder_outputs"}
-        if not outputs.get("image"):
-            return self.place_rows(rows, self._split(rest))
-        self._split(rest)
-        positions = position_ids[-3:].cpu().numpy() if self.family.merge and position_ids is not None else None
+        if image is None:
+            return self._encoded(rest)
+        # transformers ran the tower; what is still here was read by neither it nor us, but for positions and kinds.
+        refuse_unread(self.family.model_type, {n: v for n, v in rest.items() if n not in self.family.reads})
+        axes = self._target.rope_axes
+        positions = position_ids[-axes:].cpu().numpy() if axes > 1 and position_ids is not None else None
         token, width = self.family.image_token_id, 0 if positions is None else positions.shape[-1]
         slots = [np.flatnonzero(np.asarray(ids) == token) + max(0, width - len(ids)) for ids in rows]
-        return self.place_rows(rows, pictures_of_output(outputs["image"], positions, slots))
+        try:
+            return pictures_of_output(image, positions, slots)
+        except PICTURE_FAULTS as error:
+            raise PictureInputError(
+                f"the features of the pictures do not fit the prompt's {sum(map(len, slots))} placeholders "
+                f"({type(error).__name__}: {error})"
+            ) from error
 
-    def _split(self, inputs: Mapping[str, Any]) -> list[PictureInput]:
-        """Pictures among pixel arguments, encoded, so that their placeholders are known; OptionError for others."""
-        unknown = sorted(set(inputs) - {*PIXEL_ARGUMENTS, *KIND_ARGUMENTS})
-        if unknown:
-            self.family.split({name: inputs[name] for name in unknown})
-            raise OptionError(f"generate got inputs it does not know: {', '.join(unknown)}")
-        pictures = self.family.split(inputs)
-        return [dataclasses.replace(one, count=len(self.encoder.encode(one).rows)) for one in pictures]
+    def _encoded(self, inputs: Mapping[str, Any]) -> list[PictureInput]:
+        """Pictures among pixel arguments, encoded, so that their placeholders are known."""
+        try:
+            pictures = self.family.split(inputs)
+        except (TypeError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+            raise PictureInputError(
+                f"the pictures' inputs do not belong together ({type(error).__name__}: {error}); pass them as the "
+                "processor returned them"
+            ) from error
+        encoded = [(one, self.encoder.encode(one)) for one in pictures]
+        return [dataclasses.replace(one, count=len(made.rows), load=partial(_same, made)) for one, made in encoded]
 
-    def place_rows(self, rows: Sequence[Sequence[int]], pictures: Sequence[PictureInput]) -> list[tuple[Placed, ...]]:
+    def _slots(self, rows: Sequence[Sequence[int]]) -> int:
+        return sum(list(ids).count(self.family.image_token_id) for ids in rows)
+
+    def place_rows(
+        self, rows: Sequence[Sequence[int]], pictures: Sequence[PictureInput], times: int = 1
+    ) -> list[tuple[Placed, ...]]:
         """Give the pictures of a batch to its rows, in order. PictureInputError if they do not fit.
 
-        With ``num_return_sequences`` each row comes several times, its pictures once.
+        ``times``: each row comes that often (``num_return_sequences``), its pictures once or as often.
         """
-        token = self.family.image_token_id
-        total, needed = sum(list(ids).count(token) for ids in rows), sum(one.count or 0 for one in pictures)
-        if needed and total > needed and total % needed == 0 and len(rows) % (total // needed) == 0:
-            times = total // needed
+        needed = sum(one.count or 0 for one in pictures)
+        if times > 1 and needed and needed * times == self._slots(rows):
             return [one for one in self.place_rows(rows[::times], pictures) for _ in range(times)]
+        token = self.family.image_token_id
         placed: list[tuple[Placed, ...]] = []
         at = 0
         for index, ids in enumerate(rows):
@@ -336,16 +354,8 @@ def rope_state_kept(model: PreTrainedModel) -> Iterator[None]:
             core.rope_deltas = before
 
 
-def _pictures_in(message: Mapping[str, Any]) -> int:
-    content = message.get("content")
-    return sum(is_picture_part(part) for part in content) if isinstance(content, list) else 0
-
-
-def _without_pictures(message: dict[str, Any]) -> dict[str, Any]:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    return {**message, "content": "".join(part["text"] for part in content if not is_picture_part(part)) or "-"}
+def _same(features: PictureFeatures) -> PictureFeatures:
+    return features
 
 
 def _as_parts(message: dict[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 
 from ..errors import PictureInputError
 from ..masks import IntArray
-from .families import Family, PictureInput, digest
+from .families import Family, encoder_of
 from .memory import ByteStore
+from .picture_input import PictureInput, digest
 
 
 @dataclass(frozen=True)
@@ -87,18 +88,34 @@ class Encoder:
 
     @torch.inference_mode()
     def _run(self, picture: PictureInput) -> PictureFeatures:
-        core, loaded = self._model, picture.load()
+        core, loaded, encoder = self._model, picture.load(), encoder_of(self._model)
+        assert encoder is not None, "a family without an encoder is refused when it is looked for"
         if isinstance(loaded, PictureFeatures):
             return loaded
         arguments = {
             name: value.to(core.device) if isinstance(value, torch.Tensor) else value for name, value in loaded.items()
         }
-        pixels = arguments["pixel_values"]
-        if pixels.is_floating_point():
-            arguments["pixel_values"] = pixels.to(core.dtype)
-        output = core.get_image_features(**arguments, return_dict=True)
+        arguments = {name: _in_dtype(value, core.dtype) for name, value in arguments.items()}
+        # A class of transformers' own may still get inputs of another one.
+        try:
+            features = _gather(encoder(**arguments, return_dict=True))
+        except torch.OutOfMemoryError:
+            raise
+        except PICTURE_FAULTS as error:
+            raise PictureInputError(
+                f"the vision tower of {self.family.model_type} refuses these pictures ({type(error).__name__}: "
+                f"{error}); pass its inputs as the processor returned them"
+            ) from error
         self.passes += 1
-        return _gather(output)
+        return features
+
+
+PICTURE_FAULTS = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError, AssertionError)
+"""What a model raises about inputs of a wrong shape or kind."""
+
+
+def _in_dtype(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def pictures_of_output(output: Any, positions: IntArray | None, slots: Sequence[IntArray]) -> list[PictureInput]:
@@ -112,6 +129,8 @@ def pictures_of_output(output: Any, positions: IntArray | None, slots: Sequence[
     places = [(row, int(slot)) for row, found in enumerate(slots) for slot in found]
     pictures, at = [], 0
     for index, rows in enumerate(pooled):
+        if not rows.numel():  # what some towers give for a row of text
+            continue
         features = PictureFeatures(
             rows.flatten(0, -2), tuple(layer[index] for layer in deep), isinstance(pooled, torch.Tensor)
         )

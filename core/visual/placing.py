@@ -43,6 +43,8 @@ def place(ids: Sequence[int], image_token_id: int, pictures: Sequence[PictureInp
     placed, at = [], 0
     for picture in pictures:
         count = picture.count or 0
+        if not count:
+            raise PictureInputError("a picture has no placeholder tokens; pass its inputs as the processor gave them")
         placed.append(Placed(int(slots[at]), int(slots[at + count - 1]) + 1, picture))
         at += count
     return tuple(placed)
