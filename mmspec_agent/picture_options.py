@@ -30,7 +30,7 @@ def refuse_other_media(engine: Engine, inputs: Mapping[str, Any]) -> None:
     if not takes_pictures(engine.model):
         return
     media = media_among({name: value for name, value in inputs.items() if not is_neutral(name, value)})
-    if media and engine.vision_or_none is None:
+    if (media or inputs.get("mm_encoder_outputs")) and engine.vision_or_none is None:
         _ = engine.vision  # raises, and says why
     names = picture_names(engine)
     outputs = inputs.get("mm_encoder_outputs") or {}
