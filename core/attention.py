@@ -8,14 +8,19 @@ instead, so keys and values are read where they lie.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 NAME = "mmspec_grouped"
+
+Attention = Literal["grouped", "eager"]
+
+_HARMLESS = ("position_ids", "cache_position", "cu_seq", "max_length", "input_ids", "token_type", "mm_token_type")
+"""Tensors that layers hand on to their attention and that change nothing in it."""
 
 
 def grouped_attention(
@@ -32,6 +37,9 @@ def grouped_attention(
     ``query`` [1, heads, q, d], ``key``/``value`` [1, kv_heads, k, d], ``attention_mask`` additive
     [1, 1, q or groups * q, k] or None (everything visible). Returns [1, q, heads, d].
     """
+    for name, given in kwargs.items():
+        if (name == "softcap" and given is not None) or (torch.is_tensor(given) and not name.startswith(_HARMLESS)):
+            raise NotImplementedError(f"attention with {name}")  # eager attention knows what to do with it
     batch, heads, rows, width = query.shape
     kv_heads = key.shape[1]
     groups = heads // kv_heads
@@ -46,15 +54,21 @@ def grouped_attention(
 
 
 @contextmanager
-def grouped(config: PreTrainedConfig) -> Iterator[None]:
-    """Use ``grouped_attention`` in the layers that read ``config`` for as long as the block runs.
+def attending(config: PreTrainedConfig, attention: Attention) -> Iterator[None]:
+    """Use ``grouped_attention``, or transformers' eager one, in the layers that read ``config`` while the block runs.
 
     The name is registered and the config changed inside the block only, so nothing stays on the model.
     """
     before = config._attn_implementation
-    ALL_ATTENTION_FUNCTIONS.register(NAME, grouped_attention)
-    config._attn_implementation_internal = NAME
+    if attention == "grouped":
+        ALL_ATTENTION_FUNCTIONS.register(NAME, grouped_attention)
+    config._attn_implementation_internal = NAME if attention == "grouped" else "eager"
     try:
         yield
     finally:
         config._attn_implementation_internal = before
+
+
+def grouped(config: PreTrainedConfig) -> AbstractContextManager[None]:
+    """``attending`` with ``grouped_attention``."""
+    return attending(config, "grouped")

@@ -192,9 +192,10 @@ class Decoder:
         if self.sequence.length >= len(tokens):
             self.sequence.truncate(len(tokens) - 1)
         started = time.perf_counter()
-        while len(tokens) - self.sequence.length > chunk:
+        self.sequence.settle(len(tokens))
+        while (rest := len(tokens) - self.sequence.length) > (together := min(chunk, self.sequence.span(rest))):
             self._check_cancelled()
-            self.sequence.prefill(tokens[self.sequence.length : self.sequence.length + chunk])
+            self.sequence.prefill(tokens[self.sequence.length : self.sequence.length + together])
         self._check_cancelled()
         self.stats.prefill_seconds += time.perf_counter() - started
 
@@ -204,7 +205,7 @@ class Decoder:
 
     def _draft(self, pending: int) -> DraftTree:
         remaining = self.request.max_new_tokens - self._index - 1
-        room = min(self.sequence.max_rows - pending, remaining)
+        room = min(self.sequence.max_rows - pending, remaining, self.sequence.draft_room(pending))
         budget = self.controller.budget(pending) if self.drafters and room > 0 else 0
         if budget <= 0:
             return EMPTY

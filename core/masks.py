@@ -45,6 +45,14 @@ class Rows:
         )
         return cls(order, visible)
 
+    def with_unseen(self) -> Rows:
+        """One more row, which sees what is cached and itself and is seen by none."""
+        n = len(self.order)
+        visible = np.zeros((n + 1, n + 1), dtype=np.bool_)
+        visible[:n, :n] = self.visible
+        visible[n, n] = True
+        return Rows(np.append(self.order, self.order[-1] + 1), visible)
+
     def with_blocks(self, block_ids: IntArray) -> Rows:
         """The first rows, as many as ``block_ids``, see each other in both directions within a block (id >= 0).
 

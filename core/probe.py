@@ -1,61 +1,82 @@
-"""A look before the first request: does this model's attention follow a tree mask, row by row?
+"""A look before the first request: does this model's attention follow a tree mask, row by row, however long the text?
 
-Architectures differ in what they do with 4-D masks, explicit positions and foreign caches, and quantised layers
-may let rows of one forward influence each other. Two tiny forwards tell, for any model, known or not.
+Architectures differ in what they do with 4-D masks, explicit positions and foreign caches, quantised layers may let
+rows of one forward influence each other, and windows, chunks and rules of positions begin to act after some number of
+tokens. So the model itself is tried on a few tokens, a small one on a few hundred; and where its configuration names
+a border further on, a small copy of it is tried beyond all borders.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from .errors import ModelError, NumericalError, UnsupportedModel
-from .hf_target import HFTarget
-from .tree import ROOT, DraftTree
+from .errors import MMSpecError, ModelError, NumericalError, UnsupportedModel
+from .hf_target import HFSequence, HFTarget
+from .small import borders, small_config, small_model
+from .tree import EMPTY, ROOT, DraftTree
+from .weights import minds_training
 
-_PREFIX = 6
 _TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3}
 _LOW_PRECISION_TOLERANCE = 0.25
 """Largest difference of logits, in units of their standard deviation."""
 
+_SMALL_WEIGHTS = 3_000_000
+"""A model of at most this many weights is tried itself at every length."""
+
+_SHORT = (8,)
+_LONG = (8, 30, 70, 300)
+"""Tokens before the trees of a look."""
+
+_TREE = (ROOT, ROOT, 0, 0, 1, 3, 3)
+"""Parents: siblings at the root and behind them, three tokens deep."""
+
+_CHUNK = 19
+"""Rows of one prefill forward of a look."""
+
+_PATH = (0, 3, 6)
+"""The accepted nodes, each behind a sibling that is not accepted."""
+
+
+class Finding(NamedTuple):
+    """Where node logits differ from plain ones: by how many standard deviations, behind how many tokens."""
+
+    gap: float
+    position: int
+    held_until: int
+    """Tokens up to which everything agreed."""
+
 
 def check_target(target: HFTarget) -> None:
-    """Raise if the model cannot serve as a target.
+    """Raise if the model cannot serve as a target; choose the attention that forwards use.
 
     ModelError in training mode, NumericalError for NaN weights, UnsupportedModel where node logits differ from
-    those of a plain forward over the node's path.
+    those of a plain forward over the node's path, with our attention and with transformers' eager one.
     """
     model = target.model
     name = type(model).__name__
-    if any(module.training for module in model.modules()):
+    if model.training or any(module.training and minds_training(module) for module in model.modules()):
         refuse_training(model)
     devices = set(map(str, (getattr(model, "hf_device_map", None) or {}).values()))
     if len(devices) > 1:
         raise UnsupportedModel(f"{name} is spread over {', '.join(sorted(devices))}; accepted is one device")
-    prefix, tree = _example(target)
-    try:
-        difference = _difference(target, prefix, tree)
-    except (NumericalError, ModelError):
-        raise
-    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
-        raise UnsupportedModel(
-            f"{name} does not run with an explicit mask, positions and a cache of our own "
-            f"({type(error).__name__}: {error}); use the model's own generate"
-        ) from error
-    if difference > tolerance(target.dtype):
-        raise UnsupportedModel(
-            f"{name} gives other logits for a draft tree than for its paths (by {difference:.3g} standard "
-            "deviations): its attention ignores the tree's mask, or its layers mix the rows of a forward "
-            "(dynamic activation quantisation does); use the model's own generate"
-        )
+    problem: UnsupportedModel | None = None
+    for attention in target.attention_choices:
+        target.attention = attention
+        problem = _problem(target)
+        if problem is None:
+            return
+    assert problem is not None
+    raise problem
 
 
 def refuse_training(model: PreTrainedModel) -> NoReturn:
     """The error of a model that is, in whole or in part, in training mode."""
-    part = next((name for name, module in model.named_modules() if module.training), "")
+    part = next((name for name, module in model.named_modules() if module.training and minds_training(module)), "")
     raise ModelError(
         f"{type(model).__name__} is in training mode{f' (in {part})' if part else ''}, where dropout makes answers "
         "random; call model.eval() first"
@@ -67,28 +88,136 @@ def tolerance(dtype: torch.dtype) -> float:
     return _TOLERANCE.get(dtype, _LOW_PRECISION_TOLERANCE)
 
 
-def _example(target: HFTarget) -> tuple[list[int], DraftTree]:
+def _problem(target: HFTarget) -> UnsupportedModel | None:
+    """Why the model cannot be served with its present attention; None if it can."""
+    model = target.model
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    is_small = weights <= _SMALL_WEIGHTS
+    found = _tried(target, _LONG if is_small else _SHORT, "")
+    far = {name: at for name, at in borders(target.text_config).items() if at > 4}
+    if found is not None or not far or (is_small and max(far.values()) <= _LONG[-1]):
+        return found
+    copied = _copy(target)
+    return None if copied is None else _tried(copied, (8, 30, 70), " in a small copy of its configuration")
+
+
+def _copy(target: HFTarget) -> HFTarget | None:
+    """A small copy of a text model, with near borders; None where the class does not build one."""
+    config = target.model.config
+    for wanted in (config, target.text_config):
+        try:
+            model = small_model(type(target.model), small_config(wanted))
+            model(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False)
+            copied = HFTarget(model)
+        except Exception:  # any class may ask for more than its configuration says
+            continue
+        copied.attention = target.attention
+        return copied
+    return None
+
+
+def _tried(target: HFTarget, lengths: Sequence[int], what: str) -> UnsupportedModel | None:
+    name = type(target.model).__name__
+    try:
+        found = _look(target, lengths)
+    except MMSpecError as error:
+        if isinstance(error, UnsupportedModel):
+            return error
+        raise
+    except Exception as error:  # whatever a model's own code raises
+        text = f"{type(error).__name__}: {error}".rstrip(": ")
+        return UnsupportedModel(
+            f"{name} does not run with an explicit mask, positions and a cache of our own ({text}); use the model's "
+            "own generate"
+        )
+    if found is None:
+        return None
+    between = [
+        f"{field}={at}"
+        for field, at in borders(target.text_config).items()
+        if found.held_until <= at + 1 and at <= found.position and found.held_until
+    ]
+    beyond = f", beyond {' and '.join(between)}" if between else ""
+    why = _quantised(target.model)
+    return UnsupportedModel(
+        f"{name}: the logits of draft nodes{what} differ from those of a plain forward by {found.gap:.3g} standard "
+        f"deviations at position {found.position}{beyond}, so drafts would change its answers{why}; use "
+        "the model's own generate"
+    )
+
+
+def _quantised(model: PreTrainedModel) -> str:
+    names = {type(module).__name__ for module in model.modules() if ".quantized.dynamic" in type(module).__module__}
+    if not names:
+        return ""
+    return (
+        f" (its dynamically quantised layers, {', '.join(sorted(names))}, scale activations over all rows of a forward)"
+    )
+
+
+def _look(target: HFTarget, lengths: Sequence[int]) -> Finding | None:
+    """Trees behind more and more tokens; the first difference beyond rounding."""
     usable = [t for t in range(3, min(target.vocab_size, 400)) if t not in target.placeholder_ids]
-    ids = np.random.default_rng(0).choice(usable, size=_PREFIX + 4, replace=True).tolist()
-    a, b, c, d = ids[_PREFIX:]
-    tree = DraftTree((a, b + (b == a), c, d), (ROOT, ROOT, 0, 1), ("probe",) * 4, (1.0,) * 4)
-    return ids[:_PREFIX], tree
+    rng = np.random.default_rng(0)
+    limit, held = target.context_limit, 0
+    for group in _groups(target, lengths):
+        sequence, tokens = target.open(64), list[int]()
+        sequence.arena.max_bytes = None  # a budget is for requests
+        for length in group:
+            if limit is not None and length + 12 > limit:
+                break
+            tokens += rng.choice(usable, size=length - len(tokens)).tolist()
+            if length == group[0]:
+                sequence.begin(length)
+            for turn in range(2 if len(group) > 1 or target.length_rule is None else 1):
+                tree = _tree(rng.choice(usable, size=len(_TREE), replace=False).tolist())
+                finding = _compare(target, sequence, tokens, tree, held, turn == 0)
+                if finding is not None:
+                    return finding
+                held = max(held, len(tokens) - 1)
+                tokens += [*tree.path_tokens(_PATH[-1]), int(rng.choice(usable))]
+    return None
 
 
-@torch.inference_mode()
-def _difference(target: HFTarget, prefix: list[int], tree: DraftTree) -> float:
-    sequence = target.open(64)
-    sequence.prefill(prefix[:-2])
-    result = sequence.verify(prefix[-2:], tree)
-    worst = 0.0
-    for node in tree.leaves:
-        ids = torch.tensor([[*prefix, *tree.path_tokens(node)]], device=target.device)
-        plain = target.model(input_ids=ids, use_cache=False, return_dict=True).logits[0, -1].float()
-        if not bool(torch.isfinite(plain).all()):
+def _groups(target: HFTarget, lengths: Sequence[int]) -> list[list[int]]:
+    """Lengths that one sequence can grow through: each side of a border of rotary frequencies for itself."""
+    rule = target.length_rule
+    if rule is None:
+        return [list(lengths)]
+    short = [length for length in lengths if length + 12 <= rule.border]
+    long = [rule.border + 2, rule.border + 40] if rule.border <= lengths[-1] else []
+    return [[one] for one in (*short, *long)] if rule.grows else [part for part in (short, long) if part]
+
+
+def _tree(tokens: Sequence[int]) -> DraftTree:
+    return DraftTree(tuple(tokens), _TREE, ("probe",) * len(_TREE), (1.0,) * len(_TREE))
+
+
+def _compare(
+    target: HFTarget, sequence: HFSequence, tokens: list[int], tree: DraftTree, held: int, first: bool
+) -> Finding | None:
+    """Verify ``tree`` behind ``tokens`` and commit ``_PATH``; where a node's logits are not those of its path.
+
+    Every leaf is looked at the ``first`` time, the accepted one after its rows were moved into place.
+    """
+    while (rest := len(tokens) - sequence.length) > (together := min(_CHUNK, sequence.span(rest))):
+        sequence.prefill(tokens[sequence.length : sequence.length + together])
+    pending = tokens[sequence.length :]
+    if sequence.draft_room(len(pending)) < tree.depth:
+        tree = EMPTY
+    result = sequence.verify(pending, tree)
+    sequence.commit(len(pending), _PATH if len(tree) else ())
+    for leaf in (tree.leaves if first else ()) or (_PATH[-1] if len(tree) else ROOT,):
+        path = [] if leaf == ROOT else tree.path(leaf)
+        plain = target.plain([*tokens, *(tree.tokens[node] for node in path)]).float()
+        if not bool(torch.isfinite(plain[-1]).all()):
             raise NumericalError(
                 "the model's logits are NaN or infinite on a plain forward; its weights are damaged or overflow "
                 "in this dtype (float16 does in some models: try bfloat16 or float32)"
             )
-        gap = (result.row(node)[0] - plain).abs().max() / plain.std().clamp_min(1e-6)
-        worst = max(worst, float(gap))
-    return worst
+        for depth, node in enumerate((ROOT, *path)):
+            expected = plain[len(tokens) - 1 + depth]
+            gap = (result.row(node)[0] - expected).abs().max() / expected.std().clamp_min(1e-6)
+            if not float(gap) <= tolerance(target.dtype):
+                return Finding(float(gap), len(tokens) - 1 + depth, held)
+    return None

@@ -89,6 +89,18 @@ class TargetSequence(Protocol):
         """Positions still free in the model's context behind the cached tokens."""
         ...
 
+    def settle(self, total: int) -> None:
+        """Drop rows that cannot serve a sequence of ``total`` tokens (see ``rotary``)."""
+        ...
+
+    def span(self, count: int) -> int:
+        """How many of the next ``count`` tokens may share a forward."""
+        ...
+
+    def draft_room(self, pending: int) -> int:
+        """How deep a draft tree behind ``pending`` tokens may be."""
+        ...
+
     def prefill(self, tokens: Sequence[int]) -> None:
         """Append committed tokens; no logits are computed."""
         ...

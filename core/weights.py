@@ -80,11 +80,12 @@ class ModelWatch:
     @property
     def training(self) -> bool:
         """Whether any part of the model is in training mode (dropout would act)."""
-        return any(map(_IN_TRAINING, self._scopes))
+        return any(map(_IN_TRAINING, self._trained))
 
     def _look(self) -> None:
         modules = list(self._model.modules())
         self._scopes = [module.__dict__ for module in modules]
+        self._trained = [module.__dict__ for module in modules[:1] + list(filter(minds_training, modules))]
         self._children = [module._modules for module in modules if module._modules]
         self._hooks = [module._forward_pre_hooks for module in modules]
         # What the whole model puts out is no row of its cache: a hook there (one that counts, say) voids none.
@@ -141,6 +142,16 @@ class ModelWatch:
 
     def _config_changed(self) -> bool:
         return any(now != before for now, before in self._configs)
+
+
+def minds_training(module: torch.nn.Module) -> bool:
+    """Whether training mode may change what the module computes.
+
+    Of torch's own layers only dropout and norms do; quantised ones, put in by hand, are often left in training mode.
+    """
+    dropout = any(isinstance(p, float) and p > 0 for name, p in vars(module).items() if name == "p" or "drop" in name)
+    own = type(module).__module__.startswith("torch.")
+    return dropout or "Norm" in type(module).__name__ or (bool(module._modules) and not own)
 
 
 def moves_with_length(module: torch.nn.Module) -> bool:

@@ -74,6 +74,8 @@ class Conversation:
         # The last token's logits are needed, so its row is computed anew.
         kept = cut_at_borders(min(common, self.sequence.length, len(ids) - 1), pictures)
         self.sequence.truncate(kept)
+        self.sequence.begin(len(ids))
+        kept = self.sequence.length
         self.tokens = list(ids)
         self.pictures = pictures
         self.gaps = self.gaps and kept > 0

@@ -89,6 +89,7 @@ class Session:
                 tensors[f"keys.{index}"], tensors[f"values.{index}"] = keys.contiguous(), values.contiguous()
             order, following = conversation.sequence.positions.snapshot(length)
             tensors["order"], tensors["next"] = torch.from_numpy(order), torch.from_numpy(following)
+            tensors["regimes"] = torch.tensor(conversation.sequence.regimes)
             tensors["tokens"] = torch.tensor(conversation.tokens[:length])
         save_file(tensors, folder / "kv.safetensors.part")
         state = {

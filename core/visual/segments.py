@@ -76,7 +76,7 @@ class SegmentStore:
 
     def save(self, key: str, sequence: HFSequence, start: int, end: int, lossy: Sequence[str] = ()) -> None:
         """Copy the rows start … end-1 of a sequence, with their marks, unless they are held already."""
-        if key in self._memory:
+        if key in self._memory or sequence.target.length_rule is not None:
             return
         rows = sequence.arena.read(start, end)
         order, following = sequence.positions.snapshot(end)

@@ -65,6 +65,14 @@ class FakeSequence:
     def max_rows(self) -> int:
         return self.limit - len(self.tokens)
 
+    def settle(self, total: int) -> None: ...
+
+    def span(self, count: int) -> int:
+        return count
+
+    def draft_room(self, pending: int) -> int:
+        return 1 << 30
+
     def prefill(self, tokens: Sequence[int]) -> None:
         assert len(tokens) <= self.max_rows
         self.tokens += tokens

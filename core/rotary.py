@@ -1,0 +1,118 @@
+"""Rotary frequencies that depend on how long a forward is: LongRoPE and dynamic NTK.
+
+transformers chooses the frequencies of a forward by its largest position: LongRoPE (Ding et al. 2024) has one set up to
+the length the model was first trained for and another beyond, dynamic NTK a set of its own for every length beyond.
+Rows that are cached keep the frequencies of the forward that computed them. So what plain decoding gives depends on
+which rows were computed together, and an engine has to compute the same ones together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from .errors import UnsupportedModel
+
+
+@dataclass(frozen=True)
+class LengthRule:
+    """Frequencies up to ``border`` tokens, and other ones beyond: one set, or with ``grows`` one for each length.
+
+    ``recomputes``: at the border ``generate`` throws its cache away and reads the whole text again, as the Phi models
+    do; otherwise rows from before the border stay as they are.
+    """
+
+    border: int
+    grows: bool
+    recomputes: bool
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> LengthRule | None:
+        """The rule of a model; UnsupportedModel where layers follow different ones."""
+        found = {rule for module in model.modules() for rule in _rules(module)}
+        if not found:
+            return None
+        if len(found) > 1:
+            raise UnsupportedModel(
+                f"{type(model).__name__} has layers whose rotary frequencies change at different lengths "
+                f"({', '.join(str(border) for border, _ in sorted(found))}), which is not supported; use the model's "
+                "own generate"
+            )
+        border, grows = next(iter(found))
+        return cls(border, grows, _recomputes(model, border))
+
+    def regime(self, length: int) -> int:
+        """Names the frequencies of a forward whose largest position is ``length`` - 1; a length that has them."""
+        if length <= self.border:
+            return 0
+        return length if self.grows else self.border + 1
+
+
+def _rules(module: Any) -> Iterator[tuple[int, bool]]:
+    kinds = getattr(module, "rope_type", None)
+    for layer_type, kind in kinds.items() if isinstance(kinds, dict) else [(None, kinds)]:
+        if not isinstance(kind, str):
+            continue
+        if kind == "longrope":
+            rules: Any = module.config.rope_parameters
+            yield int((rules[layer_type] if layer_type else rules)["original_max_position_embeddings"]), False
+        elif "dynamic" in kind:
+            yield int(module.original_max_seq_len), True
+
+
+class _Full:
+    """Stands for a cache of a given length, to see whether ``generate`` would keep it."""
+
+    is_compileable = False
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+
+def _recomputes(model: PreTrainedModel, border: int) -> bool:
+    try:
+        ids = torch.zeros((1, border + 1), dtype=torch.long)
+        mask = torch.ones_like(ids)
+        kept = model.prepare_inputs_for_generation(
+            ids, cache=_Full(border), attention_mask=mask, next_sequence_length=1
+        )
+    except Exception:  # the class prepares its inputs in a way of its own
+        return hasattr(model.config, "original_max_position_embeddings")
+    return kept.get("cache") is None
+
+
+@contextmanager
+def fresh_frequencies(model: PreTrainedModel) -> Iterator[None]:
+    """Run a forward as if it were the model's first: dynamic NTK remembers the longest one it has seen.
+
+    What the model remembered is put back afterwards.
+    """
+    saved: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for module in model.modules():
+        if not any(grows for _, grows in _rules(module)):
+            continue
+        for store in (module.__dict__, module._buffers):
+            names = [name for name in store if "inv_freq" in name or name.endswith("max_seq_len_cached")]
+            saved.append((store, {name: store[name] for name in (*names, *_scalings(store))}))
+        for name, buffer in list(module._buffers.items()):
+            if name.endswith("original_inv_freq"):
+                module._buffers[name.replace("original_inv_freq", "inv_freq")] = buffer
+        for name in [name for name in module.__dict__ if name.endswith("max_seq_len_cached")]:
+            module.__dict__[name] = module.original_max_seq_len
+    try:
+        yield
+    finally:
+        for store, values in saved:
+            store.update(values)
+
+
+def _scalings(store: dict[str, Any]) -> list[str]:
+    return [name for name in store if name.endswith("attention_scaling")]
