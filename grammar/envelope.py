@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from mmspec_agent.core.errors import OptionError, ToolError
 from .auto import AutoPlan
 from .calls import MAX_PARALLEL, calls_plan
 from .families import FAMILIES, Family, family_of
+from .history import render_history, text_of
 from .reading import CallReader
 from .schema import Separators, Unsupported
 from .tools import Tool, read_tools
@@ -51,38 +51,16 @@ class Envelope:
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The conversation as the template can render it: tools introduced, calls and results in its terms."""
-        rendered = [dict(copy.deepcopy(message)) for message in messages]
-        if not self.family.own_prompt:
-            return [_with_dict_arguments(message) for message in rendered]
-        plain = [self._as_text(message) for message in rendered]
-        return _with_system(plain, self._introduction()) if self.tools else plain
+        rendered = render_history(messages, self.family)
+        if self.family.own_prompt and self.tools:
+            return _with_system(rendered, self._introduction())
+        return rendered
 
     def _introduction(self) -> str:
         # "none" says what "required" says: a loop that ends with a plain answer keeps its prefix, and so its KV.
         lines = "\n".join(json.dumps(tool.as_openai()["function"], ensure_ascii=False) for tool in self.tools)
         text = _INTRODUCTION.replace("%TOOLS%", lines) + _HOW
         return text + (_SEVERAL if self.parallel else "") + (_MAY if self.choice == "auto" else "")
-
-    def _as_text(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Calls and results as text, for templates that know neither."""
-        if message.get("role") == "tool":
-            name = message.get("name")
-            head = f"Result{f' of {name}' if name else ''}: "
-            if _has_pictures(message):
-                return {"role": "user", "content": [{"type": "text", "text": head}, *message["content"]]}
-            return {"role": "user", "content": f"{head}{_text_of(message)}"}
-        calls = message.pop("tool_calls", None)
-        if calls:
-            lines = [self._call_text(call.get("function", call)) for call in calls]
-            message["content"] = "\n".join([*filter(None, [_text_of(message)]), *lines])
-        elif message.get("content") is None:
-            message["content"] = ""
-        return message
-
-    def _call_text(self, call: Mapping[str, Any]) -> str:
-        arguments = _arguments(call)
-        text = getattr(arguments, "text", None) or json.dumps(arguments, ensure_ascii=False)
-        return self.family.call_head(call["name"]) + text + self.family.tail
 
     def reader(self) -> CallReader:
         """A reader of one reply."""
@@ -179,37 +157,9 @@ def _check_names(tools: Sequence[Tool], family: Family) -> None:
             )
 
 
-def _has_pictures(message: Mapping[str, Any]) -> bool:
-    content = message.get("content")
-    return isinstance(content, list) and any(isinstance(p, Mapping) and p.get("type") == "image" for p in content)
-
-
-def _text_of(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, str) or content is None:
-        return content or ""
-    if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
-        return "".join(part["text"] for part in content)
-    return json.dumps(content, ensure_ascii=False)
-
-
-def _arguments(call: Mapping[str, Any]) -> Any:
-    arguments = call.get("arguments", {})
-    return json.loads(arguments) if isinstance(arguments, str) else arguments
-
-
-def _with_dict_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """Templates serialise arguments themselves: OpenAI's JSON strings would be quoted twice."""
-    for call in message.get("tool_calls") or ():
-        body = call.get("function", call)
-        if isinstance(body.get("arguments"), str):
-            body["arguments"] = json.loads(body["arguments"] or "{}")
-    return message
-
-
 def _with_system(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
     if messages and messages[0].get("role") == "system":
         first = dict(messages[0])
-        first["content"] = f"{_text_of(first)}\n\n{text}"
+        first["content"] = f"{text_of(first)}\n\n{text}"
         return [first, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]

@@ -16,6 +16,7 @@ class Family:
     ``head % name`` + arguments + ``tail``. ``trigger``: what in free text means that a call has begun; it is a
     prefix of the text of a call. ``controls``: parts that are control tokens where the tokenizer has them.
     ``parallel``: whether the format can hold several calls. ``own_prompt``: the template does not render tools.
+    ``short_ids``: the template wants ids of nine letters and digits.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Family:
     parallel: bool = True
     own_prompt: bool = False
     name_pattern: str = r"[A-Za-z0-9_.:/-]+"
+    short_ids: bool = False
 
     def call_head(self, name: str) -> str:
         """The text before the arguments of a call to ``name``."""
@@ -47,11 +49,11 @@ LLAMA3: Final = Family(
 )  # fmt: skip
 MISTRAL: Final = Family(
     "mistral", "[TOOL_CALLS][", _OBJECT, "}", ", ", "]", "[TOOL_CALLS]", controls=("[TOOL_CALLS]",),
-    name_pattern=r"[A-Za-z0-9_-]{1,64}",
+    name_pattern=r"[A-Za-z0-9_-]{1,64}", short_ids=True,
 )  # fmt: skip
 MISTRAL_ARGS: Final = Family(
     "mistral-args", "[TOOL_CALLS]", "%NAME%[ARGS]", "", "[TOOL_CALLS]", "", "[TOOL_CALLS]",
-    controls=("[TOOL_CALLS]", "[ARGS]"), name_pattern=r"[A-Za-z0-9_-]{1,64}",
+    controls=("[TOOL_CALLS]", "[ARGS]"), name_pattern=r"[A-Za-z0-9_-]{1,64}", short_ids=True,
 )  # fmt: skip
 PLAIN_JSON: Final = Family(
     "json", "", _OBJECT, "}", "\n", "", '{"name": "', own_prompt=True,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import StoppingCriteriaList
 
+from mmspec_agent.core.compliance import FREE_STATES
 from mmspec_agent.core.decode import Decoder, Emitted, OpenDrafter, Request, Step
 from mmspec_agent.core.drafters.prediction import PredictionDrafter, PredictionState
 from mmspec_agent.core.errors import PromptError
@@ -67,7 +68,8 @@ class ChatRun:
         finish: str | None = None
         for step in decoder.steps():
             self._tokens += [_info(e) for e in step.emitted]
-            stopped = self._text.add([e.token for e in step.emitted if e.token not in self._eos_ids])
+            said = [e for e in step.emitted if e.token not in self._eos_ids]
+            stopped = self._text.add([e.token for e in said], [self._is_call(e) for e in said])
             yield StepPiece(tuple(_info(e) for e in step.emitted), step.record)
             self._keep_segments()
             finish = step.finish
@@ -78,6 +80,10 @@ class ChatRun:
             yield from self._pieces(self._text.piece(self._held_back(decoder, step)))
         yield from self._pieces(self._text.finish(stopped=stopped is not None))
         yield Done(self._reply(decoder, finish or "length"))
+
+    def _is_call(self, emitted: Emitted) -> bool:
+        """Whether a token belongs to a tool call: stop strings end what is said, never a call."""
+        return bool(self._options.tools) and emitted.state not in FREE_STATES
 
     @property
     def prompt(self) -> Prompt:

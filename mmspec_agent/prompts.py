@@ -10,8 +10,10 @@ from mmspec_agent.core.constraint import ConstraintPlan
 from mmspec_agent.core.errors import PromptError
 from mmspec_agent.core.visual.families import PictureInput
 
+from .picture import is_picture
 from .reply import TextPiece, ToolCall, ToolCallPiece
 from .text_checks import check_strings
+from .tool_results import tool_result
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -73,10 +75,13 @@ def _normalise(index: int, message: Any) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:
         raise PromptError(f"message {index} has role {role!r}; accepted are {', '.join(ROLES)}")
+    if role == "tool":
+        message = {**message, "content": tool_result(index, message.get("content"))}
     shown = message.get("tool_calls") or message.get("images") is not None
     if message.get("content") is None and not shown:
         raise PromptError(f"message {index} has no content; accepted is a text or content parts")
-    if not isinstance(message.get("content"), (str, list, tuple, type(None))):
+    content = message.get("content")
+    if not isinstance(content, (str, list, tuple, type(None))) and not is_picture(content):
         kind = type(message["content"]).__name__
         raise PromptError(f"message {index} has a {kind} as its content; accepted is a text or content parts")
     check_strings(message, f"message {index}", PromptError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -70,24 +71,29 @@ class TextStream:
         """Characters of the spelled and of the shown text after each token."""
         self._count = 0
         self._shown = 0
+        self._searched_from = 0
 
     @property
     def text(self) -> str:
         """All text so far, shown or held back."""
         return self._detokenizer.text
 
-    def add(self, ids: Sequence[int]) -> Stopped | None:
+    def add(self, ids: Sequence[int], guarded: Sequence[bool] = ()) -> Stopped | None:
         """Append a step's ids; says so if they complete a stop string.
 
-        Token by token, so that where the answer ends does not depend on how many tokens a step brought.
+        Token by token, so that where the answer ends does not depend on how many tokens a step brought. What the
+        ``guarded`` ones write (a tool call, say) is no place for stop strings: none begins or ends there.
         """
-        for token in ids:
+        for token, guard in itertools.zip_longest(ids, guarded, fillvalue=False):
             start = len(self._spelled.text)
             self._count += 1
             self._detokenizer.add([token])
             if self._spelled is not self._detokenizer:
                 self._spelled.add([token])
             self._lengths.append((len(self._spelled.text), len(self.text)))
+            if guard:
+                self._searched_from = len(self._spelled.text)
+                continue
             at = self._find_stop(start)
             if at is not None:
                 self._detokenizer.text = self.text[: self._shown_length(at)]
@@ -122,12 +128,13 @@ class TextStream:
     def _find_stop(self, start: int) -> int | None:
         text = self._spelled.text
         longest = max(map(len, self._stops), default=0)
-        found = [text.find(s, max(0, start - longest + 1)) for s in self._stops]
+        first = max(self._searched_from, start - longest + 1)
+        found = [text.find(s, first) for s in self._stops]
         return min((at for at in found if at >= 0), default=None)
 
     def _possible_stop(self) -> int:
         """Length of the longest end of the spelled text that could still become a stop string."""
-        text, best = self._spelled.text, 0
+        text, best = self._spelled.text[self._searched_from :], 0
         for stop in self._stops:
             for size in range(min(len(stop) - 1, len(text)), best, -1):
                 if text.endswith(stop[:size]):

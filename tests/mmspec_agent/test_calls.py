@@ -251,3 +251,24 @@ def test_random_weights_always_close_a_thousand_times() -> None:
     result = run_closing(generations=1000, schemas=150, progress=Silent(), seed=1)
     assert (result.generations, result.schemas) == (1000, 150)
     assert (result.invalid, result.unclosed, result.endless, result.refused) == (0, 0, 0, 0), result.failures
+
+
+@pytest.mark.parametrize("stop", [["}"], ['"'], ["{"], ["a", "e", "i"], ["get_weather"], ["name"], ["\n"], ["call>"]])
+def test_stop_strings_never_cut_a_call(engine: Engine, stop: list[str]) -> None:
+    options = {"temperature": 0.9, "seed": len(stop), "max_new_tokens": 60}
+    stopped, whole = ask(engine, stop=stop, **options), ask(engine, **options)
+    check_calls(stopped)
+    assert stopped.token_ids == whole.token_ids
+    assert stopped.finish_reason == whole.finish_reason
+
+
+def test_stop_strings_end_what_is_said_beside_calls(engine: Engine) -> None:
+    for seed in range(3):
+        options = {"tool_choice": "auto", "temperature": 1.0, "seed": seed, "max_new_tokens": 60}
+        whole = ask(engine, **options)
+        letter = next((c for c in whole.text[3:] if c.isalpha()), None)
+        if letter is None or whole.tool_calls:
+            continue
+        reply = ask(engine, stop=letter, **options)
+        assert reply.text == whole.text[: whole.text.index(letter)]
+        assert reply.finish_reason == "stop"
