@@ -177,7 +177,13 @@ def test_ids_are_as_short_as_the_template_wants_and_still_match() -> None:
 
 
 def random_value(rng: random.Random, depth: int = 3) -> Any:
-    kinds = [None, True, rng.randint(-9, 99), rng.random(), rng.choice(["it's", 'say "x"', "é", "<a>", "\\n", ""])]
+    kinds: list[Any] = [
+        None,
+        True,
+        rng.randint(-9, 99),
+        rng.random(),
+        rng.choice(["it's", 'say "x"', "é", "<a>", "\\n", ""]),
+    ]
     if depth:
         kinds.append([random_value(rng, depth - 1) for _ in range(rng.randint(0, 3))])
         kinds.append({rng.choice("abcd"): random_value(rng, depth - 1) for _ in range(rng.randint(0, 3))})
