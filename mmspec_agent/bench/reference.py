@@ -13,6 +13,7 @@ from mmspec_agent.models.progress import Progress, Silent
 from mmspec_agent.models.reference_vlm import find_parts, load_reference_vlm
 from mmspec_agent.models.scenes.questions import ATTRIBUTES
 from mmspec_agent.models.vlm_training_evaluation import Evaluation, evaluate, joined
+from mmspec_agent.models.vlm_training_outside import evaluate_outside
 from mmspec_agent.models.vlm_training_run import default_workers
 
 from .common import Bar, Report, environment
@@ -39,10 +40,15 @@ class ReferenceOptions:
         return max(self.scenes, 1000) if self.full else self.scenes
 
 
-class Chunk(NamedTuple):
-    """So many of the unseen scenes, from `seed` on."""
+ARMS = ("seen", "withheld", "outside")
+OUTSIDE = 60
+"""Pictures shown that are no scenes."""
 
-    withhold: bool
+
+class Chunk(NamedTuple):
+    """So many of the unseen scenes (arm `seen` or `withheld`) or of the other pictures (`outside`), from `seed` on."""
+
+    arm: str
     seed: int
     scenes: int
 
@@ -52,32 +58,37 @@ def run(options: ReferenceOptions, progress: Progress | None = None) -> Report:
     progress = progress or Silent()
     find_parts(options.weights)
     chunks = [
-        Chunk(withhold, seed, min(CHUNK, options.count - seed))
-        for withhold in (False, True)
-        for seed in range(0, options.count, CHUNK)
+        Chunk(arm, seed, min(CHUNK, count - seed))
+        for arm, count in zip(ARMS, (options.count, options.count, OUTSIDE))
+        for seed in range(0, count, CHUNK)
     ]
     workers = options.workers or default_workers()
-    progress.stage(f"{options.count:,} scenes, with the picture and without", 2.0 * options.count)
+    progress.stage(f"{options.count:,} scenes, with the picture and without", 2.0 * options.count + OUTSIDE)
     parts: dict[Chunk, Evaluation] = {}
     for chunk, part in _evaluated(chunks, workers, options.weights):
         parts[chunk] = part
         progress.advance_to(float(sum(chunk.scenes for chunk in parts)))
-    seen, withheld = (joined([parts[chunk] for chunk in chunks if chunk.withhold is kind]) for kind in (False, True))
+    arms = {arm: joined([parts[chunk] for chunk in chunks if chunk.arm == arm]) for arm in ARMS}
     return Report(
         "reference",
         environment(workers=workers, weights=str(options.weights or "shipped"), scenes=options.count),
-        arms={"seen": seen.as_dict(), "withheld": withheld.as_dict()},
-        bars=bars(seen, withheld),
+        arms={arm: result.as_dict() for arm, result in arms.items()},
+        bars=bars(**arms),
     )
 
 
-def bars(seen: Evaluation, withheld: Evaluation) -> list[Bar]:
-    """The bars of the reference model; without its picture it must not do better than who guesses well."""
+def bars(seen: Evaluation, withheld: Evaluation, outside: Evaluation) -> list[Bar]:
+    """The bars of the reference model; without its picture it must not do better than who guesses well, and of what is
+    no scene it must say so."""
     guessed, counted = (round(withheld.chance(kinds) + MARGIN, 3) for kinds in (ATTRIBUTES, ("count",)))
     return [
         Bar("attribute questions answered right", seen.attributes, 0.90),
         Bar("counting answered right", seen.counting, 0.80),
         Bar("stated facts of full descriptions that are true", seen.description_facts, 0.90),
+        Bar("yes and no to negated questions answered right", seen.share(("negation",)), 0.90),
+        Bar("relations of two things answered right", seen.share(("relation",)), 0.80),
+        Bar("pictures that are no scenes, told so", outside.share(tuple(outside.kinds)), 0.90),
+        Bar("scenes taken for something else", seen.disowned / max(1, seen.scenes), 0.01, at_most=True),
         Bar("attribute questions, picture withheld", withheld.attributes, guessed, at_most=True),
         Bar("counting, picture withheld", withheld.counting, counted, at_most=True),
     ]
@@ -112,4 +123,6 @@ def _work(chunk: Chunk) -> Evaluation:
 
 
 def _evaluate(model: Any, processor: Any, chunk: Chunk) -> Evaluation:
-    return evaluate(model, processor, chunk.scenes, chunk.seed, chunk.withhold)
+    if chunk.arm == "outside":
+        return evaluate_outside(model, processor, chunk.scenes, chunk.seed)
+    return evaluate(model, processor, chunk.scenes, chunk.seed, chunk.arm == "withheld")

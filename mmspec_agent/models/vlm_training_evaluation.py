@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from .scenes import Question, Scene, check_answer, check_description, descriptions, questions, random_scene
+from .scenes.negation import negations
+from .scenes.outside import says_outside
 from .scenes.questions import ATTRIBUTES
 
 UNSEEN = 500_000_000
@@ -20,7 +22,8 @@ class Evaluation(NamedTuple):
     """What was right of what was asked; parts over different scenes can be joined.
 
     kinds maps each kind of question to (right, asked); stated and true count facts of full descriptions; values counts
-    the right answers among equal choices; samples are (question, right answer, reply).
+    the right answers among equal choices; samples are (question, right answer, reply); disowned are the scenes of which
+    a reply said that they are none.
     """
 
     scenes: int
@@ -30,16 +33,17 @@ class Evaluation(NamedTuple):
     true: int
     values: Counter[tuple[str, tuple[str, ...], str]]
     samples: list[tuple[str, str, str]]
+    disowned: int = 0
 
     @property
     def attributes(self) -> float:
         """Share of attribute questions answered right, 0 to 1."""
-        return self._share(ATTRIBUTES)
+        return self.share(ATTRIBUTES)
 
     @property
     def counting(self) -> float:
         """Share of questions about a number that were answered right, 0 to 1."""
-        return self._share(("count",))
+        return self.share(("count",))
 
     @property
     def description_facts(self) -> float:
@@ -65,12 +69,14 @@ class Evaluation(NamedTuple):
             "description_facts": self.description_facts,
             "stated": self.stated,
             "true": self.true,
+            "disowned": self.disowned,
             "chance": {"attributes": self.chance(ATTRIBUTES), "counting": self.chance(("count",))},
             "kinds": {kind: list(pair) for kind, pair in self.kinds.items()},
             "samples": [list(sample) for sample in self.samples],
         }
 
-    def _share(self, kinds: Sequence[str]) -> float:
+    def share(self, kinds: Sequence[str]) -> float:
+        """Share of the questions of these kinds that were answered right, 0 to 1."""
         right = sum(self.kinds[kind][0] for kind in kinds if kind in self.kinds)
         asked = sum(self.kinds[kind][1] for kind in kinds if kind in self.kinds)
         return right / max(1, asked)
@@ -90,6 +96,7 @@ def joined(parts: Sequence[Evaluation]) -> Evaluation:
         true=sum(part.true for part in parts),
         values=sum((part.values for part in parts), Counter()),
         samples=parts[0].samples,
+        disowned=sum(part.disowned for part in parts),
     )
 
 
@@ -104,9 +111,11 @@ def evaluate(
     batch: int = 8,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Greedy answers to `per_scene` questions and one full description for each of `count` unseen scenes.
+    """Greedy answers to `per_scene` questions, one full description and what is `further` asked about each of `count`
+    unseen scenes.
 
-    withhold: the model sees an even grey instead of the picture. Counting is about one to five things.
+    withhold: the model sees an even grey instead of the picture, and is asked nothing further. Counting is about one to
+    five things.
     """
     parts = []
     for start in range(0, count, batch):
@@ -119,6 +128,8 @@ def evaluate(
 
 def _evaluate_batch(model: Any, processor: Any, scenes: list[Scene], withhold: bool, per_scene: int) -> Evaluation:
     asked = [chosen(scene, per_scene) for scene in scenes]
+    if not withhold:
+        asked = [[*turns, *further(scene, turns)] for scene, turns in zip(scenes, asked)]
     pictures = [np.full((192, 192, 3), 128, np.uint8) if withhold else scene.render() for scene in scenes]
     replies = answer(model, processor, pictures, [[q.text for q in qs] for qs in asked])
     marks: dict[str, list[bool]] = defaultdict(list)
@@ -135,7 +146,8 @@ def _evaluate_batch(model: Any, processor: Any, scenes: list[Scene], withhold: b
                 marks[question.kind].append(check_answer(question, text))
                 values[question.kind, question.choices, question.value] += 1
     kinds = {kind: (sum(right), len(right)) for kind, right in sorted(marks.items())}
-    return Evaluation(len(scenes), withhold, kinds, stated, true, values, samples[:SAMPLES])
+    disowned = sum(any(says_outside(text) for text in texts) for texts in replies)
+    return Evaluation(len(scenes), withhold, kinds, stated, true, values, samples[:SAMPLES], disowned)
 
 
 def chosen(scene: Scene, number: int) -> list[Question]:
@@ -143,6 +155,12 @@ def chosen(scene: Scene, number: int) -> list[Question]:
     made = questions(scene, seed=7)
     ranked = sorted(range(len(made)), key=lambda i: (_place(made, i), i))
     return [made[i] for i in ranked[:number]] + descriptions(scene, seed=7)[:1]
+
+
+def further(scene: Scene, asked: Sequence[Question], relations: int = 1, negated: int = 2) -> list[Question]:
+    """Relations that are not among what is asked already, and negations: the kinds that took longest to learn."""
+    related = [turn for turn in questions(scene, seed=7) if turn.kind == "relation" and turn not in asked]
+    return [*related[:relations], *negations(scene, seed=7)[:negated]]
 
 
 def _place(made: list[Question], index: int) -> int:

@@ -10,8 +10,12 @@ from torch import Tensor
 
 from .scenes import Scene, random_scene
 from .scenes.describe import descriptions
-from .scenes.labels import IGNORE, Labelled, label
+from .scenes.labels import IGNORE, Labelled, label, unlabelled
+from .scenes.negation import negations
+from .scenes.outside import ANSWER as OUTSIDE_ANSWER
+from .scenes.outside import outside
 from .scenes.questions import ATTRIBUTES, Question, questions
+from .vlm_training_places import COMPARED_LAYER, NAMED_LAYER, Mark, marks_of
 from .vlm_training_tower import WindowStage, dense_loss, pixels, tower_groups, word_loss
 
 FOCUSED = (*ATTRIBUTES, "count", "text", "chart", "relation", "existence")
@@ -22,6 +26,11 @@ LATE = ("position", "motion", "texture", "noise", "relation")
 OPEN, CLOSE = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 END = "<|im_end|>"
 TOKENS = 144
+YES_NO = ("yes", "no")
+CUT = 0.7
+"""Share of the answers to claims that end with their first word: what it is takes all the learning."""
+ASIDE = 2
+"""Pictures that are no scenes beside each of a batch, where the mix has such: tower and projector alone are cheap."""
 
 
 class Mix(NamedTuple):
@@ -29,7 +38,9 @@ class Mix(NamedTuple):
 
     visual and text: tokens of each; described: share of pictures with a description; followed: of branches with two
     turns; focus: of pictures without the rarer kinds of questions, and of those with what is learned late first. sees:
-    whether the tower goes on learning labels and words; else it stays as it is.
+    whether the tower goes on learning labels and words; else it stays as it is. claims: relations and negations come
+    first, held to the places of what they name; outside: share of pictures that are no scenes. frozen: so
+    many of the language model's first layers stay as they are, and the projector learns words alone.
     """
 
     visual: int
@@ -38,10 +49,13 @@ class Mix(NamedTuple):
     followed: float
     focus: float = 0.0
     sees: bool = True
+    claims: bool = False
+    outside: float = 0.0
+    frozen: int = 0
 
 
 class Row(NamedTuple):
-    """One picture's sequence: kept visual tokens, text ids, their positions, branch numbers, targets, kinds."""
+    """One picture's sequence: kept visual tokens, text ids, their positions, branch numbers, targets, kinds, places."""
 
     kept: np.ndarray
     ids: list[int]
@@ -49,6 +63,15 @@ class Row(NamedTuple):
     branches: list[int]
     targets: list[int]
     groups: list[tuple[str, int, int]]
+    marks: list[Mark]
+
+
+class Picture(NamedTuple):
+    """A picture, the scene whose questions it is asked, and whether it shows that scene."""
+
+    scene: Scene
+    item: Labelled
+    shown: bool
 
 
 class Encoder:
@@ -63,10 +86,26 @@ class Encoder:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
-    def row(self, scene: Scene, item: Labelled, rng: np.random.Generator) -> Row:
+    def row(self, picture: Picture, rng: np.random.Generator) -> Row:
         """Branches (dialogues of one or two turns) until the text is full."""
-        row = Row(self._keep(item, rng), [], [], [], [], [])
+        row = Row(self._keep(picture.item, rng), [], [], [], [], [], [])
+        asked = self._asked(picture.scene, rng)
+        if not picture.shown:
+            asked = [turn._replace(kind="outside", answer=OUTSIDE_ANSWER) for turn in asked]
+        branch, index = 0, 0
+        while index < len(asked):
+            turns = 2 if rng.random() < self.mix.followed else 1
+            self._branch(row, asked[index : index + turns], branch, picture, rng.random())
+            if self.mix.text - len(row.ids) < 20:
+                break
+            index, branch = index + turns, branch + 1
+        return row
+
+    def _asked(self, scene: Scene, rng: np.random.Generator) -> list[Question]:
+        """What a picture is asked, in order: there are more questions than its text has room for."""
         asked: list[Question] = questions(scene)
+        if self.mix.claims:
+            asked = _claims_first(asked, negations(scene, number=10), rng)
         if rng.random() < self.mix.focus:
             asked = [turn for turn in asked if turn.kind in FOCUSED]
         if rng.random() < self.mix.focus:
@@ -75,14 +114,7 @@ class Encoder:
             made = descriptions(scene)
             share = (0.66, 0.2, 0.14)[: len(made)]
             asked.insert(0, made[int(rng.choice(len(made), p=np.array(share) / sum(share)))])
-        branch, index = 0, 0
-        while index < len(asked):
-            turns = 2 if rng.random() < self.mix.followed else 1
-            self._branch(row, asked[index : index + turns], branch)
-            if self.mix.text - len(row.ids) < 20:
-                break
-            index, branch = index + turns, branch + 1
-        return row
+        return asked
 
     def _keep(self, item: Labelled, rng: np.random.Generator) -> np.ndarray:
         """Which visual tokens are shown: what covers something first, some background, all where there is room."""
@@ -92,14 +124,22 @@ class Encoder:
         order[spare] -= 2
         return np.sort(np.argsort(order)[: self.mix.visual])
 
-    def _branch(self, row: Row, turns: list[Question], branch: int) -> bool:
+    def _branch(self, row: Row, turns: list[Question], branch: int, picture: Picture, cut: float) -> bool:
         ids: list[int] = []
         targets: list[int] = []
         spans: list[tuple[str, int, int]] = []
+        marks: list[Mark] = []
         for number, turn in enumerate(turns):
-            ask = (self._next if number else []) + self._ids(turn.text) + self._close
+            before = self._next if number else []
+            ask = before + self._ids(turn.text) + self._close
             answer = self._ids(turn.answer) + self._end
-            spans.append((turn.kind, len(ids) + len(ask) - 1, len(ids) + len(ask) + len(answer) - 1))
+            if self.mix.claims and len(turns) == 1 and turn.choices == YES_NO and picture.shown and cut < CUT:
+                answer = answer[:1]
+            first, last = len(ids) + len(ask) - 1, len(ids) + len(ask) + len(answer) - 1
+            spans.append((turn.kind + (" claim" if turn.choices == YES_NO else ""), first, last))
+            if self.mix.claims and picture.shown:
+                said, start = range(first, last), len(ids) + len(before)
+                marks += marks_of(turn, picture.scene, self._tokenizer, said, start)
             ids += ask + answer
             targets += [IGNORE] * len(ask) + answer
         if len(row.ids) + len(ids) > self.mix.text:
@@ -110,7 +150,17 @@ class Encoder:
         row.positions.extend(range(start, start + len(ids)))
         row.branches.extend([branch] * len(ids))
         row.targets.extend([*targets[1:], IGNORE])
+        row.marks.extend(mark._replace(at=offset + mark.at) for mark in marks)
         return True
+
+
+def _claims_first(asked: list[Question], negated: list[Question], rng: np.random.Generator) -> list[Question]:
+    """Two relations and eight negations, amid three of the other kinds; then what is left."""
+    related = [turn for turn in asked if turn.kind == "relation"]
+    others = [turn for turn in _few_of_each(asked, 1) if turn.kind != "relation"]
+    others.sort(key=lambda turn: turn.kind != "existence")
+    first = [*related[:2], *negated[:8], *others[:3]]
+    return [*(first[int(i)] for i in rng.permutation(len(first))), *related[2:], *negated[8:], *others[3:]]
 
 
 def _few_of_each(asked: list[Question], few: int = 2) -> list[Question]:
@@ -134,12 +184,15 @@ class LanguageStage:
         self._windows = WindowStage(model, batch, seed + 10_000_000)
 
     def groups(self, rate: float) -> list[dict[str, Any]]:
-        lora = dict(self.model.language.named_parameters())
+        self.model.language.freeze_below(self.mix.frozen)
+        lora = {name: p for name, p in self.model.language.named_parameters() if p.requires_grad}
         groups: list[dict[str, Any]] = [
             {"params": [p for name, p in lora.items() if name.endswith("_a")], "lr": rate * 0.5, "weight_decay": 0.0},
             {"params": [p for name, p in lora.items() if name.endswith("_b")], "lr": rate, "weight_decay": 0.0},
             {"params": list(self.model.projector.parameters()), "lr": rate * 0.4},
         ]
+        if self.mix.claims:
+            groups.append({"params": list(self.model.places.parameters()), "lr": 3e-3, "weight_decay": 0.0})
         if self.mix.sees:
             groups.append({"params": list(self.model.heads.parameters()), "lr": rate * 0.4})
             groups += tower_groups(self.model, rate * 0.12)
@@ -147,33 +200,60 @@ class LanguageStage:
 
     def backward(self, step: int) -> dict[str, float]:
         rng = np.random.default_rng((self.seed, step))
-        scenes = [random_scene(self.seed + step * self.batch + i) for i in range(self.batch)]
-        items = [label(scene) for scene in scenes]
-        rows = [self.encoder.row(scene, item, rng) for scene, item in zip(scenes, items)]
+        pictures = [self._picture(self.seed + step * self.batch + i, rng) for i in range(self.batch)]
+        items = [picture.item for picture in pictures]
+        rows = [self.encoder.row(picture, rng) for picture in pictures]
         with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(self.mix.sees):
             features = self.model.features(pixels([item.image for item in items]))
         with torch.autocast("cpu", torch.bfloat16):
             # What answers teach reaches the projector, not the tower: its few pictures a step would only unsettle it.
             projected = self.model.projector(features.detach())
-        inputs, positions, bias = assemble(rows, projected, self.model.language.embedding, self.encoder)
-        hidden = self.model.language(inputs, positions, bias)
+        seen_by_text = projected.detach() if self.mix.frozen else projected
+        inputs, positions, bias = assemble(rows, seen_by_text, self.model.language.embedding, self.encoder)
+        hidden, named, compared = self.model.language.states(inputs, positions, bias, (NAMED_LAYER, COMPARED_LAYER))
         loss, report = answer_loss(hidden, rows, self.encoder, self.model.language.embedding, self.vocabulary, rng)
-        beside, seen = self._beside(features, projected, items)
-        (loss + beside).backward()  # type: ignore[no-untyped-call]
+        beside, seen = self._beside(features, projected, items, self.seed + step * ASIDE * self.batch)
+        first = len(self.encoder.head) + self.mix.visual
+        places = self.model.places.loss(named, compared, [row.marks for row in rows], first)
+        (loss + beside + sum(places.values())).backward()
         if self.mix.sees:
             seen["close"] = self._windows.backward(step)["shape"]
-        return seen | {"loss": float(loss.detach())} | report
+        told = {name: float(value.detach()) for name, value in places.items()} if self.mix.claims else {}
+        return seen | told | {"loss": float(loss.detach())} | report
 
-    def _beside(self, features: Tensor, projected: Tensor, items: list[Labelled]) -> tuple[Tensor, dict[str, float]]:
-        """The loss of words, and of labels where the tower goes on learning."""
+    def _picture(self, seed: int, rng: np.random.Generator) -> Picture:
+        """The scene of the seed (in a mix of claims the fuller of two), or a picture that is none."""
+        scene = random_scene(seed)
+        if self.mix.claims:
+            scene = max(scene, random_scene(seed + 10_000_000), key=lambda scene: len(scene.things))
+        if rng.random() < self.mix.outside:
+            return Picture(scene, unlabelled(outside(seed)), False)
+        return Picture(scene, label(scene), True)
+
+    def _beside(
+        self, features: Tensor, projected: Tensor, items: list[Labelled], first: int
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The loss of words, and of labels where the tower goes on learning; further pictures are seeded from first."""
         if not self.mix.sees:
             words = word_loss(projected.float(), self.model.lexicon, items)
-            return 0.5 * words["words"] + words["norm"], {}
+            return 0.5 * words["words"] + words["norm"] + self._strange(first), {}
         with torch.autocast("cpu", torch.bfloat16):
             worded = self.model.projector(features)
             logits = self.model.heads(features)
         dense = dense_loss(logits, items) | word_loss(worded.float(), self.model.lexicon, items)
         return dense["labels"] + 0.5 * dense["words"] + dense["norm"], {"seen": float(dense["shape"])}
+
+    def _strange(self, first: int) -> Tensor:
+        """The loss of words on further pictures that are no scenes: the projector tells them before the text does."""
+        if not self.mix.outside:
+            return torch.zeros(())
+        items = [unlabelled(outside(first + i)) for i in range(ASIDE * self.batch)]
+        with torch.autocast("cpu", torch.bfloat16):
+            with torch.no_grad():
+                features = self.model.features(pixels([item.image for item in items]))
+            projected = self.model.projector(features)
+        words = word_loss(projected.float(), self.model.lexicon, items)
+        return 0.5 * words["words"] + words["norm"]
 
 
 def assemble(rows: list[Row], projected: Tensor, embedding: Tensor, encoder: Encoder) -> tuple[Tensor, Tensor, Tensor]:
@@ -227,9 +307,9 @@ def answer_loss(
 
 def answer_vocabulary(tokenizer: Any, scenes: int = 400) -> Tensor:
     """Ids of all tokens that answers are made of, seen on some scenes."""
-    found: set[int] = set()
+    found: set[int] = set(tokenizer.encode(OUTSIDE_ANSWER + END, add_special_tokens=False))
     for seed in range(scenes):
         scene = random_scene(seed)
-        for turn in [*questions(scene), *descriptions(scene)]:
+        for turn in [*questions(scene), *negations(scene), *descriptions(scene)]:
             found.update(tokenizer.encode(turn.answer + END, add_special_tokens=False))
     return torch.tensor(sorted(found))

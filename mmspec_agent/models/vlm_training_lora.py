@@ -3,7 +3,7 @@
 The weights are the language model's own, frozen in bf16; only the low-rank factors are parameters.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -92,11 +92,22 @@ class LoraModel(nn.Module):
         torch._dynamo.config.cache_size_limit = 64
         self._run = torch.compile(LoraLayer.forward, dynamic=False)
 
+    def freeze_below(self, first: int) -> None:
+        """Let only the low-rank changes of the layers from `first` on be learned: what lies below needs no gradient."""
+        for index, layer in enumerate(self.layers):
+            layer.requires_grad_(index >= first)
+
     def forward(self, inputs: Tensor, positions: Tensor, bias: Tensor) -> Tensor:
         """Final hidden states [batch, n, width] for embeddings [batch, n, width], positions [batch, n]."""
+        return self.states(inputs, positions, bias)[0]
+
+    def states(self, inputs: Tensor, positions: Tensor, bias: Tensor, taps: Sequence[int] = ()) -> list[Tensor]:
+        """The same, and behind it the hidden states [batch, n, width] after each of the layers in taps."""
         cos, sin = self.rotary(inputs, positions)
         cos, sin, hidden = cos[:, :, None], sin[:, :, None], inputs
-        for layer in self.layers:
+        tapped: dict[int, Tensor] = {}
+        for index, layer in enumerate(self.layers):
             hidden = self._run(layer, hidden, cos, sin, bias)
+            tapped[index] = hidden
         last: LoraLayer = self.layers[0]  # type: ignore[assignment]
-        return last._norm(hidden, self.final)
+        return [last._norm(hidden, self.final), *(tapped[min(index, len(self.layers) - 1)] for index in taps)]

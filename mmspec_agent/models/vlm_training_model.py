@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, LlavaConfig, SegformerModel
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from .vlm_training_lora import LoraModel
+from .vlm_training_places import PlaceHeads
 from .vlm_training_tower import DenseHeads, lexicon_ids
 
 
@@ -25,6 +26,7 @@ class Trainee(nn.Module):
         self.language = None
         self.projector = LlavaMultiModalProjector(config)
         self.heads = DenseHeads(config.vision_config.hidden_size)
+        self.places = PlaceHeads(config.text_config.hidden_size)
         rows = [embedding[ids].float().mean(0) for ids in lexicon_ids(tokenizer)]
         self.register_buffer("lexicon", torch.stack(rows), persistent=False)
 

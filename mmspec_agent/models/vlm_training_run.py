@@ -38,17 +38,20 @@ PLAN = (
     StagePlan("tower", steps=1200, batch=10, rate=1.2e-3, warmup=40),
     StagePlan("short", steps=900, batch=5, rate=2e-3, warmup=15),
     StagePlan("long", steps=600, batch=4, rate=2e-3, warmup=10),
+    StagePlan("claims", steps=900, batch=2, rate=1.6e-3, warmup=5),
 )
 """Steps of each stage; batch is a worker's."""
 FURTHER = (
     StagePlan("heads", steps=150, batch=10, rate=4e-3, warmup=10),
     StagePlan("tower", steps=1000, batch=10, rate=1e-3, warmup=20),
     StagePlan("long", steps=600, batch=4, rate=2e-3, warmup=20),
+    StagePlan("claims", steps=900, batch=2, rate=1.6e-3, warmup=5),
 )
 """The same for weights of an earlier run, whose heads are gone."""
 MIXES = {
     "short": Mix(visual=56, text=168, described=0.75, followed=0.05, focus=0.8),
     "long": Mix(visual=144, text=208, described=0.8, followed=0.1, focus=0.7, sees=False),
+    "claims": Mix(visual=80, text=216, described=0.1, followed=0.05, sees=False, claims=True, outside=0.15, frozen=10),
 }
 
 
@@ -236,7 +239,7 @@ def export(out_dir: Path, path: Path, target: Path) -> None:
     shipped = {
         name: value.to(torch.bfloat16).contiguous()
         for name, value in saved["model"].items()
-        if not name.startswith("heads.")
+        if not name.startswith(("heads.", "places."))
     }
     temporary = target.with_suffix(".part")
     save_file(shipped, temporary)

@@ -50,7 +50,7 @@ def test_chance_is_the_most_frequent_answer_among_the_same_choices() -> None:
 
 @pytest.mark.parametrize("name", ["attribute questions, picture withheld", "stated facts of full descriptions"])
 def test_a_bar_that_falls_short_is_named(name: str) -> None:
-    good = {"color": (95, 100), "count": (9, 10)}
+    good = {"color": (95, 100), "count": (9, 10), "negation": (19, 20), "relation": (9, 10)}
     values: Counter[tuple[str, tuple[str, ...], str]] = Counter(
         {("color", COLORS, "red"): 30, ("color", COLORS, "blue"): 70, ("count", ("1", "2"), "1"): 10}
     )
@@ -58,7 +58,28 @@ def test_a_bar_that_falls_short_is_named(name: str) -> None:
     guesses = 60 if name.startswith("stated") else 90
     seen = Evaluation(9, False, good, 100, facts, values, [])
     withheld = Evaluation(9, True, {"color": (guesses, 100), "count": (4, 10)}, 9, 1, values, [])
-    assert [bar.name.startswith(name) for bar in bars(seen, withheld) if not bar.ok] == [True]
+    outside = Evaluation(0, False, {"outside noise": (9, 9), "outside text": (9, 10)}, 0, 0, Counter(), [])
+    assert [bar.name.startswith(name) for bar in bars(seen, withheld, outside) if not bar.ok] == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "negated", "related", "told", "disowned"),
+    [
+        ("yes and no to negated questions", 89, 90, 90, 1),
+        ("relations of two things", 95, 79, 90, 1),
+        ("pictures that are no scenes", 95, 90, 89, 1),
+        ("scenes taken for something else", 95, 90, 90, 2),
+    ],
+)
+def test_each_further_bar_is_named(name: str, negated: int, related: int, told: int, disowned: int) -> None:
+    values: Counter[tuple[str, tuple[str, ...], str]] = Counter(
+        {("color", COLORS, "red"): 50, ("color", COLORS, "blue"): 50, ("count", ("1", "2"), "1"): 10}
+    )
+    good = {"color": (95, 100), "count": (9, 10), "negation": (negated, 100), "relation": (related, 100)}
+    seen = Evaluation(100, False, good, 100, 95, values, [], disowned)
+    withheld = Evaluation(9, True, {"color": (40, 100), "count": (4, 10)}, 9, 1, values, [])
+    outside = Evaluation(0, False, {"outside noise": (told, 100)}, 0, 0, Counter(), [])
+    assert [bar.name.startswith(name) for bar in bars(seen, withheld, outside) if not bar.ok] == [True]
 
 
 @pytest.mark.reference
@@ -103,5 +124,5 @@ def test_the_command_prints_one_object() -> None:
     result = CliRunner().invoke(build(), ["bench", "reference", "--scenes", "1", "--workers", "1", "--json"])
     report = json.loads(result.stdout)
     assert report["bench"] == "reference"
-    assert len(report["bars"]) == 5
+    assert len(report["bars"]) == 9
     assert result.exit_code == (0 if all(bar["ok"] for bar in report["bars"]) else 1)

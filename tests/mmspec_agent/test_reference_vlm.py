@@ -21,16 +21,20 @@ from mmspec_agent.core.errors import ModelError, ModelNotFound
 from mmspec_agent.models import reference_vlm, vlm_training_run
 from mmspec_agent.models.reference_vlm import build_model, build_processor, load_reference_vlm
 from mmspec_agent.models.scenes import descriptions, questions, random_scene
-from mmspec_agent.models.scenes.labels import IGNORE, label
+from mmspec_agent.models.scenes.labels import IGNORE, label, unlabelled
+from mmspec_agent.models.scenes.outside import ANSWER, outside
+from mmspec_agent.models.scenes.questions import names
 from mmspec_agent.models.vlm_training import StagePlan, load_checkpoint
 from mmspec_agent.models.vlm_training_evaluation import answer, evaluate
-from mmspec_agent.models.vlm_training_language import Encoder, Mix, _few_of_each, assemble
+from mmspec_agent.models.vlm_training_language import Encoder, Mix, Picture, _few_of_each, assemble
 from mmspec_agent.models.vlm_training_lora import LoraModel
+from mmspec_agent.models.vlm_training_outside import evaluate_outside
+from mmspec_agent.models.vlm_training_places import Mark, PlaceHeads
 from mmspec_agent.models.vlm_training_run import train_reference
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<empty_output>"]
-STEPS = {"windows": 1, "tower": 1, "short": 2, "long": 1}
-FURTHER_STEPS = {"heads": 2, "tower": 0, "long": 1}
+STEPS = {"windows": 1, "tower": 1, "short": 2, "long": 1, "claims": 1}
+FURTHER_STEPS = {"heads": 2, "tower": 0, "long": 1, "claims": 1}
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +115,7 @@ def test_branches_see_the_picture_and_themselves_only(tiny: Path) -> None:
     encoder = Encoder(build_processor(tiny).tokenizer, Mix(visual=40, text=160, described=0.5, followed=0.5))
     rng = np.random.default_rng(0)
     scenes = [random_scene(seed) for seed in range(4)]
-    rows = [encoder.row(scene, label(scene), rng) for scene in scenes]
+    rows = [encoder.row(Picture(scene, label(scene), True), rng) for scene in scenes]
     embedding = torch.zeros(1000, 48)
     _, positions, bias = assemble(rows, torch.zeros(4, 144, 48), embedding, encoder)
     head = len(encoder.head)
@@ -142,9 +146,55 @@ def test_visible_tokens_cover_the_objects_first(tiny: Path) -> None:
     encoder = Encoder(build_processor(tiny).tokenizer, Mix(visual=60, text=60, described=0, followed=0))
     item = label(random_scene(2))
     covered = np.flatnonzero(item.labels["background"] == IGNORE)
-    row = encoder.row(random_scene(2), item, np.random.default_rng(0))
+    row = encoder.row(Picture(random_scene(2), item, True), np.random.default_rng(0))
     assert len(row.kept) == 60
     assert len(covered) > 50 or set(covered) <= set(row.kept)
+
+
+CLAIMS = Mix(visual=40, text=240, described=0.5, followed=0.5, sees=False, claims=True, outside=0.5)
+
+
+def test_names_are_held_to_the_places_of_what_they_name(tiny: Path) -> None:
+    """A mark stands at a name's last token, and those of a relation at its answer, with first minus second."""
+    tokenizer = build_processor(tiny).tokenizer
+    encoder, rng = Encoder(tokenizer, CLAIMS), np.random.default_rng(0)
+    compared = 0
+    for seed in range(12):
+        scene = random_scene(seed, "objects")
+        row = encoder.row(Picture(scene, label(scene), True), rng)
+        places = {(t.x / 96 - 1, t.y / 96 - 1): name for t, name in zip(scene.things, names(scene)) if name}
+        ways = {(x - p, y - q) for x, y in places for p, q in places}
+        for mark in row.marks:
+            if mark.compared:
+                compared += 1
+                assert (mark.x, mark.y) in ways
+                assert row.targets[mark.at] != IGNORE
+            else:
+                assert tokenizer.decode(row.ids[: mark.at + 1]).endswith("the " + places[mark.x, mark.y])
+    assert compared > 20
+
+
+def test_what_is_no_scene_has_one_answer_and_no_places(tiny: Path) -> None:
+    tokenizer = build_processor(tiny).tokenizer
+    encoder = Encoder(tokenizer, CLAIMS)
+    picture = Picture(random_scene(3), unlabelled(outside(3)), False)
+    row = encoder.row(picture, np.random.default_rng(0))
+    assert not row.marks
+    assert len(row.groups) > 2
+    for kind, start, end in row.groups:
+        assert kind.startswith("outside")
+        assert tokenizer.decode(list(row.targets[start:end])) == ANSWER + "<|im_end|>"
+
+
+def test_place_heads_read_the_marked_tokens_alone() -> None:
+    heads = PlaceHeads(4)
+    states = torch.randn(2, 9, 4, requires_grad=True)
+    marks = [[Mark(1, 0.5, -0.5, False)], [Mark(2, 0.1, 0.2, True)]]
+    losses = heads.loss(states, states, marks, 3)
+    sum(losses.values(), torch.zeros(())).backward()  # type: ignore[no-untyped-call]
+    assert states.grad is not None
+    assert sorted(map(tuple, states.grad.abs().sum(-1).nonzero().tolist())) == [(0, 4), (1, 5)]
+    assert float(sum(heads.loss(states, states, [[], []], 3).values())) == 0
 
 
 @pytest.mark.slow
@@ -190,16 +240,21 @@ def test_a_trained_model_is_built_answers_and_is_measured(tiny: Path, trained: P
     ids = ids[: int((ids == 2).nonzero()[0])] if (ids == 2).any() else ids
     assert processor.tokenizer.decode(ids) == together[0][1]
     result = evaluate(model, processor, count=2, per_scene=2, batch=2)
-    assert sum(asked for _, asked in result.kinds.values()) == 4
+    asked_more = sum(result.kinds.get(kind, (0, 0))[1] for kind in ("negation", "relation"))
+    assert sum(asked for _, asked in result.kinds.values()) == 4 + asked_more
+    assert result.kinds["negation"][1] == 4
+    outside = evaluate_outside(model, processor, count=6, batch=4)
+    assert outside.share(tuple(outside.kinds)) == 0, "a model of a few steps knows no such answer"
+    assert sum(asked for _, asked in outside.kinds.values()) == 6
 
 
 def test_a_run_can_begin_with_the_weights_of_another(tiny: Path, trained: Path, tmp_path: Path) -> None:
     weights = trained / vlm_training_run.WEIGHTS_NAME
-    heads_only = {"heads": 1, "tower": 0, "long": 0}
+    heads_only = {"heads": 1, "tower": 0, "long": 0, "claims": 0}
     train(tmp_path / "heads", tiny, heads_only, begin=weights)
     untouched = load_file(tmp_path / "heads" / vlm_training_run.WEIGHTS_NAME)
     assert all(torch.equal(value, untouched[name]) for name, value in load_file(weights).items())
-    answers_only = {"heads": 0, "tower": 0, "long": 1}
+    answers_only = {"heads": 0, "tower": 0, "long": 1, "claims": 0}
     train(tmp_path / "answers", tiny, answers_only, begin=weights)
     changed = load_file(tmp_path / "answers" / vlm_training_run.WEIGHTS_NAME)
     moved = {name.partition(".")[0] for name, value in load_file(weights).items() if (value != changed[name]).any()}

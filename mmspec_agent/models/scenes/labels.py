@@ -37,11 +37,11 @@ LEXICON: Final = tuple(
         (
             *COLOR_NAMES, *SHAPES, *TEXTURES[1:], *SIZES, *NUMBERS[:6], *WORDS, *TRENDS, "background",
             "top", "bottom", "left", "right", "center", "tall", "short", "bar", "line", "sky", "night", "day",
-            "noisy", "clear", *MOTION_WORDS.values(),
+            "noisy", "clear", *MOTION_WORDS.values(), "unknown",
         )
     )
 )  # fmt: skip
-"""Words a visual token can be aligned to."""
+"""Words a visual token can be aligned to; `unknown` are the tokens of pictures that are no scenes."""
 _LEXICON_INDEX: Final = {word: index for index, word in enumerate(LEXICON)}
 
 
@@ -68,6 +68,14 @@ def label(scene: Scene, grid: int = 12, patch: int = 16) -> Labelled:
         for word in named:
             words[where, _LEXICON_INDEX[word]] += 1
     return Labelled(image, labels, words / np.maximum(words.sum(1, keepdims=True), 1))
+
+
+def unlabelled(image: Image, grid: int = 12) -> Labelled:
+    """A picture that is no scene: its tokens have no labels, and one word."""
+    labels = {name: np.full(grid * grid, IGNORE, np.int64) for name in HEADS}
+    words = np.zeros((grid * grid, len(LEXICON)), np.float32)
+    words[:, _LEXICON_INDEX["unknown"]] = 1
+    return Labelled(image, labels, words)
 
 
 def covers(ids: NDArray[np.int8], grid: int, patch: int) -> NDArray[np.int64]:
