@@ -6,7 +6,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
 from .document import pointer_of
-from .facts import Branches, Part, Refused
+from .facts import Branches, Part, Refused, required
+from .tags import tag_of
 
 if TYPE_CHECKING:
     from .branches import Reader
@@ -64,6 +65,10 @@ def one_of(reader: Reader, pointer: str, schema: dict[str, Any], kind: str, posi
     live = [part for part in options if reader.part(part, kind)]
     meeting = [(a, b) for a, b in combinations(live, 2) if not _apart(reader, a, b, kind)]
     if positive:
+        tag = tag_of(reader, live, schema.get("discriminator")) if meeting and kind == "object" else None
+        if tag is not None:  # a tag with a default may be left out, but then nothing tells the branches apart
+            tagged = (((required(tag),)),)
+            return reader.either(*(reader.both(tagged, reader.part(part, kind)) for part in live))
         found = _FALSE
         for part in live:
             others = [b if a == part else a for a, b in meeting if part in (a, b)]

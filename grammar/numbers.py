@@ -131,6 +131,8 @@ class NumberRange:
         negative = self._side(
             None if high is None else -high, None if low is None else -low, self.high_open, self.low_open
         )
+        if self.integer and low == 0:
+            negative = NOTHING  # no integer is written as -0 where it may not be negative
         signed = either(positive, then(text("-"), negative))
         if not self.integer and low is None and high is None and not self._is_picky:
             signed = then(signed, either(EMPTY, _EXPONENT))

@@ -164,7 +164,9 @@ def _read(schema: Any) -> Schema:
         raise SchemaError(f"A JSON Schema is a dict or a bool, not {type(schema).__name__}.")
     try:
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise SchemaError("The schema is nested too deeply to be read; flatten it or use $ref.") from None
+    except (TypeError, ValueError) as error:
         raise SchemaError(f"The schema is no JSON: {error}.") from None
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_SCHEMA_BYTES:

@@ -1,9 +1,7 @@
-"""Output types people already write, as a grammar and a way to read the reply (SYSTEM.md G6)."""
+"""Output types people already write, as a grammar and a way to read the reply."""
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import json
 import typing
 from collections.abc import Callable, Mapping
@@ -16,6 +14,7 @@ from mmspec_agent.core.errors import OutputInvalid, OutputTypeError, SchemaError
 
 from .constraint import GrammarPlan
 from .plans import lark_plan, regex_plan, schema_plan
+from .python_schema import ReadableSchema
 from .schema import JsonSchema, Separators, Unsupported, normalise
 from .typed_dicts import portable
 from .vocabulary import Vocabulary
@@ -101,11 +100,12 @@ def _from_python(wanted: Any, separators: Separators, unsupported: Unsupported) 
     if not _is_type(wanted):
         raise OutputTypeError(
             f"response_format={wanted!r:.80} is no output type. Accepted are pydantic models, dataclasses, TypedDicts, "
-            "Enums, Literals, JSON Schema dicts, OpenAI response_format dicts and Outlines terms."
+            "Enums, Literals, dates, decimals and other types pydantic reads, JSON Schema dicts, OpenAI "
+            "response_format dicts and Outlines terms."
         )
     try:
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(portable(wanted))
-        schema = adapter.json_schema()
+        schema = adapter.json_schema(schema_generator=ReadableSchema)
     except (
         pydantic.errors.PydanticUserError,
         pydantic.errors.PydanticInvalidForJsonSchema,
@@ -128,10 +128,8 @@ def _from_python(wanted: Any, separators: Separators, unsupported: Unsupported) 
 
 
 def _is_type(wanted: Any) -> bool:
-    if isinstance(wanted, type):
-        simple = issubclass(wanted, (pydantic.BaseModel, enum.Enum, int, float, bool, list, dict, tuple, set))
-        return simple or dataclasses.is_dataclass(wanted) or typing.is_typeddict(wanted) or wanted is type(None)
-    return typing.get_origin(wanted) is not None or isinstance(wanted, _ALIAS)
+    """Whether this is a type at all; pydantic says of which it has a schema."""
+    return isinstance(wanted, (type, *_ALIAS)) or typing.get_origin(wanted) is not None
 
 
 _ALIAS: Final[tuple[type, ...]] = tuple(filter(None, [getattr(typing, "TypeAliasType", None)]))

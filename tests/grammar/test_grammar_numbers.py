@@ -64,6 +64,7 @@ def test_texts_of_random_ranges(seed: int) -> None:
         for _ in range(40):
             text = near(draw, numbers)
             right = numbers.holds(Fraction(text)) and not (numbers.integer and "." in text)
+            right = right and not (numbers.integer and numbers.low == 0 and text == "-0")
             assert accepts(text) is right, (numbers, text)
             assert numbers.admits(text) is right, (numbers, text)
 
