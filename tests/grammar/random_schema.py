@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 NAMES = ("a", "b", "c")
-CONSTANTS = (None, True, False, 0, 1, 2, 1.5, "", "a", "b", "ab", [], [1], {}, {"a": 1})
+CONSTANTS: tuple[Any, ...] = (None, True, False, 0, 1, 2, 1.5, "", "a", "b", "ab", [], [1], {}, {"a": 1})
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 PATTERNS = ("^a", "b$", "^(?!a)", "a.*b", "^[ab]?$")
 KEYWORDS = (
