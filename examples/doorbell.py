@@ -10,7 +10,7 @@ import sys
 from mmspec_agent import Engine, WatchAnswer, bundled_clip
 
 source = sys.argv[1] if len(sys.argv) > 1 else str(bundled_clip())
-question = sys.argv[2] if len(sys.argv) > 2 else "How many objects are there?"
+question = sys.argv[2] if len(sys.argv) > 2 else "Describe the picture."
 model = sys.argv[3] if len(sys.argv) > 3 else "reference-vlm"
 
 

@@ -1,4 +1,4 @@
-"""A chat template cut into what stands before the frames, around each frame, and behind them (SYSTEM.md V4).
+"""A chat template cut into what stands before the frames, around each frame, and behind them.
 
 The template is rendered with one, two and three pictures and cut at their placeholders, so that a frame can be appended
 to what is cached already: prefix, (head, picture, tail) …, question and the assistant's header.

@@ -1,4 +1,4 @@
-"""``engine.watch``: an engine that sees a stream and answers about it (SYSTEM.md V2, V4, V5, V7)."""
+"""``engine.watch``: an engine that sees a stream and answers about it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 from transformers import GenerationConfig
@@ -22,10 +22,19 @@ from mmspec_agent.video.clock import Clock, RealClock, SimulatedClock
 from mmspec_agent.video.drafter import PreviousAnswerDrafter
 from mmspec_agent.video.frame import Frame
 from mmspec_agent.video.gate import GateDecision, GateOptions
-from mmspec_agent.video.source import FrameSource, open_source
+from mmspec_agent.video.source import FrameSource, open_source, source_options
 from mmspec_agent.video.source_options import SourceOptions
 from mmspec_agent.video.tail import TailDrafter
-from mmspec_agent.video.watch import DEFAULT_GATE, OnChange, Said, Seen, Watch, WatchAnswer, WatchOptions
+from mmspec_agent.video.watch import (
+    DEFAULT_GATE,
+    OnChange,
+    Said,
+    Seen,
+    Watch,
+    WatchAnswer,
+    WatchOptions,
+    checked_questions,
+)
 from mmspec_agent.video.window import FrameWindow
 
 from .chat import ChatRun
@@ -48,6 +57,7 @@ SEVERAL_PICTURES = 8
 
 _ONE_PICTURE = frozenset({"llava", "llava_next"})
 _SPARE_ROWS = 64
+_OF_OPENING = {"on_event", "live"}
 _NOT_HERE = {
     "tools": "a watch answers in text or in a response_format",
     "tool_choice": "a watch answers in text or in a response_format",
@@ -81,31 +91,54 @@ class SeeingOptions:
             raise OptionError(f"max_frame_tokens={tokens!r} was given; accepted are numbers above 0, and None")
 
 
-def open_watch(
-    engine: Engine,
-    source: Any,
-    question: str | Sequence[str],
+class WatchSettings(NamedTuple):
+    """All options of a watch, checked: the loop's, those of seeing, of the source, and of answering."""
+
+    watching: WatchOptions
+    seeing: SeeingOptions
+    of_source: dict[str, Any]
+    chat: ChatOptions
+
+
+def watch_settings(
     *,
     every: float | None = None,
     on_change: OnChange = None,
     lossy_skip_s: float | None = None,
     gate: GateOptions | Mapping[str, Any] | None = None,
-    clock: Clock | None = None,
-    live: bool | None = None,
     **options: Any,
+) -> WatchSettings:
+    """Check the options of ``Engine.watch``, for which no model is needed."""
+    seeing, of_source, chat = _split(options)
+    source_options(**{name: value for name, value in of_source.items() if name not in _OF_OPENING})
+    return WatchSettings(WatchOptions(every, on_change, lossy_skip_s, _gate_options(gate)), seeing, of_source, chat)
+
+
+def open_watch(
+    engine: Engine, source: Any, question: str | Sequence[str], *, clock: Clock | None = None, **options: Any
 ) -> Watch:
     """See ``Engine.watch``. Whatever can be wrong is found here, before the first frame."""
     clock = clock or RealClock()
-    watching = WatchOptions(every, on_change, lossy_skip_s, _gate_options(gate))
-    seeing, of_source, chat = _split(options)
-    viewer = FrameViewer(engine, chat, seeing, clock)
-    is_source = hasattr(source, "latest") and hasattr(source, "take_events")
-    opened: FrameSource = source if is_source else open_source(source, live=live, clock=clock, **of_source)
+    settings = watch_settings(**options)
+    questions = checked_questions(question)
+    viewer = FrameViewer(engine, settings.chat, settings.seeing, clock)
+    opened = _opened(source, clock, settings.of_source)
     try:
-        return Watch(opened, viewer, (question,) if isinstance(question, str) else question, watching, clock)
+        return Watch(opened, viewer, questions, settings.watching, clock)
     except BaseException:
         opened.close()
         raise
+
+
+def _opened(source: Any, clock: Clock, of_source: dict[str, Any]) -> FrameSource:
+    if hasattr(source, "latest") and hasattr(source, "take_events"):
+        if of_source:
+            raise OptionError(
+                f"{next(iter(of_source))!r} was given with a source that is open already; give it to open_source"
+            )
+        opened: FrameSource = source
+        return opened
+    return open_source(source, clock=clock, **of_source)
 
 
 def _gate_options(gate: GateOptions | Mapping[str, Any] | None) -> GateOptions:
@@ -121,8 +154,8 @@ def _gate_options(gate: GateOptions | Mapping[str, Any] | None) -> GateOptions:
 def _split(options: dict[str, Any]) -> tuple[SeeingOptions, dict[str, Any], ChatOptions]:
     """Options of seeing, of the source, and of answering; an unknown one is an OptionError with the nearest known."""
     seeing = {f.name for f in fields(SeeingOptions)}
-    of_source = {f.name for f in fields(SourceOptions)} | {"on_event"}
-    own = {f.name for f in fields(WatchOptions)} | {"clock", "live"}
+    of_source = {f.name for f in fields(SourceOptions)} | _OF_OPENING
+    own = {f.name for f in fields(WatchOptions)} | {"clock"}
     chat = {f.name for f in fields(ChatOptions)} | set(GenerationConfig().to_dict()) | set(ALIASES) | set(TABLE)
     for name in options:
         if name not in seeing | of_source | chat:

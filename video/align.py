@@ -1,4 +1,4 @@
-"""Finding a reply's place in an earlier answer by its last tokens, not by counting (SYSTEM.md V2)."""
+"""Finding a reply's place in an earlier answer by its last tokens, not by counting."""
 
 from __future__ import annotations
 

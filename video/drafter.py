@@ -1,4 +1,4 @@
-"""The last answer of a stream as the draft of the next (SYSTEM.md V2, §11.1).
+"""The last answer of a stream as the draft of the next.
 
 A caption changes by a word when the picture changes by a thing. So the previous answers are kept, the reply so far is
 found again in each of them, by its last tokens rather than by its length, and what followed there is proposed. Wrong
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from mmspec_agent.core.drafters.base import DraftView, Outcome
 from mmspec_agent.core.tree import EMPTY, ROOT, DraftTree, TreeBuilder
@@ -58,6 +58,10 @@ class Rate:
         self._trials = self._trials * keep + 1.0
 
 
+Verdict = Literal["still", "changed", "break"]
+"""What the gate said of the frame: one rate of right guesses is kept for each."""
+
+_OFFERED_AT_FIRST: dict[Verdict, float] = {"still": 0.5, "changed": 0.5, "break": 0.3}
 _PRIORS: dict[State, float] = {"start": 0.7, "strong": 0.85, "weak": 0.5, "resync": 0.4, "skip": 0.2}
 
 
@@ -68,6 +72,7 @@ class Acceptance:
         self._first = {state: Rate(prior) for state, prior in _PRIORS.items()}
         self._next = {state: Rate(0.85) for state in _PRIORS}
         self.overall = Rate(0.5, weight=2.0)
+        self.after = {verdict: Rate(prior, weight=2.0) for verdict, prior in _OFFERED_AT_FIRST.items()}
 
     def scores(self, state: State, length: int) -> list[float]:
         """Chance that a guess of each depth is reached and right; cut where it is no longer worth a node."""
@@ -79,12 +84,13 @@ class Acceptance:
             score *= step
         return scores
 
-    def learn(self, state: State, guessed: Sequence[int], actual: Sequence[int]) -> None:
+    def learn(self, state: State, guessed: Sequence[int], actual: Sequence[int], verdict: Verdict = "changed") -> None:
         """``actual`` tokens followed where ``guessed`` were proposed, or would have been."""
         for depth, (guess, token) in enumerate(zip(guessed, actual)):
             rate = self._next[state] if depth else self._first[state]
             rate.add(guess == token)
             self.overall.add(guess == token)
+            self.after[verdict].add(guess == token)
             if guess != token:
                 return
 
@@ -104,12 +110,19 @@ class Topic:
         self.answers: deque[Answer] = deque(maxlen=_MAX_ANSWERS)
         self.acceptance = Acceptance()
         self.pending: Pending | None = None
+        self.verdict: Verdict = "changed"
 
     def catch_up(self, reply: Sequence[int]) -> None:
         """Compare what was foreseen with what the reply has become."""
         pending, self.pending = self.pending, None
         if pending is not None and len(reply) > pending.at:
-            self.acceptance.learn(pending.state, pending.guessed, reply[pending.at :])
+            self.acceptance.learn(pending.state, pending.guessed, reply[pending.at :], self.verdict)
+
+
+def _verdict_of(decision: Offer | None) -> Verdict:
+    if decision is not None and decision.hit:
+        return "still"
+    return "break" if decision is not None and decision.scene_break else "changed"
 
 
 class PreviousAnswerDrafter:
@@ -137,7 +150,8 @@ class PreviousAnswerDrafter:
         Without a decision (None) the last answer is offered as on a miss: while it pays.
         """
         self._topic, self._offer = topic, decision
-        self._memory(topic).pending = None
+        memory = self._memory(topic)
+        memory.pending, memory.verdict = None, _verdict_of(decision)
         if decision is not None and decision.crosses_gap:
             self.clear()
 
@@ -164,13 +178,16 @@ class PreviousAnswerDrafter:
 
     @property
     def offers(self) -> bool:
-        """Whether guesses are to be made: on a hit always, after a break or gap never, on a miss while they pay."""
+        """Whether guesses are to be made: on a hit always, across a gap never, otherwise while they pay.
+
+        What the gate takes for another scene may be the same one behind a moving camera, so that its answers stay:
+        how often they did after such a verdict decides, and a draft that is wrong costs one rejected block.
+        """
         offer = self._offer
-        if offer is not None and offer.hit:
-            return True
-        if offer is not None and (offer.scene_break or offer.crosses_gap):
-            return False
-        return self.topic.acceptance.overall.value >= _PAYS
+        if offer is not None and (offer.hit or offer.crosses_gap):
+            return offer.hit
+        topic = self.topic
+        return topic.acceptance.after[topic.verdict].value >= _PAYS
 
     def _memory(self, topic: Hashable) -> Topic:
         found = self._topics.get(topic)

@@ -1,8 +1,9 @@
-"""Did the picture change since the last answer? (SYSTEM.md V2)
+"""Did the picture change since the last answer?
 
-The verdict only decides whether the last answer is *offered* as a draft, which the target verifies on the real frame:
-a wrong hit costs one rejected block, never an answer. Leaving a frame out altogether (``skippable``) is lossy, so it
-asks for more: no tile may have changed, no colour, and the anchor may not be old.
+The verdict decides whether the last answer is *offered* as a draft at once; after any other verdict the acceptance
+measured behind such verdicts decides. The target verifies drafts on the real frame: a wrong hit costs one rejected
+block, never an answer. Leaving a frame out altogether (``skippable``) is lossy, so it asks for more: no tile may have
+changed, no colour, no spot of luma, and the anchor may not be old.
 
 Camera shake of 2 or more pixels of the thumbnail reads as change (SSIM 0.92 to 0.96) unless ``steady`` is asked for.
 """
@@ -29,9 +30,10 @@ _MIN_PAIRS = 3
 
 @dataclass(frozen=True)
 class GateOptions:
-    """``threshold``: SSIM from which the picture counts as unchanged. ``tile_threshold`` and ``colour_threshold``
-    (levels of blurred chroma) matter for leaving frames out only. A ``scene break`` is an SSIM below ``break_ssim``,
-    brightness changed by ``break_luma`` times, or colour gone (or back) to less than ``break_saturation``.
+    """``threshold``: SSIM from which the picture counts as unchanged. ``tile_threshold``,
+    ``colour_threshold`` and ``luma_threshold`` (levels of chroma and luma) matter for leaving frames out only. A
+    ``scene break`` is an SSIM below ``break_ssim``, brightness changed by ``break_luma`` times, or colour gone (or
+    back) to less than ``break_saturation``.
     ``steady``: undo small shifts of the camera before a frame counts as changed (several ms, on such frames only).
     ``max_age_s``: an anchor older than this is no hit. ``calibrate_s``: lower the threshold to what sensor noise
     allows, measured over that many seconds, if the picture stands still then; never below ``calibrate_floor``.
@@ -40,6 +42,7 @@ class GateOptions:
     threshold: float = 0.95
     tile_threshold: float = 0.9
     colour_threshold: float = 12.0
+    luma_threshold: float = 5.0
     break_ssim: float = 0.5
     break_luma: float = 1.3
     break_saturation: float = 0.25
@@ -52,7 +55,7 @@ class GateOptions:
         for name in ("threshold", "tile_threshold", "break_ssim", "break_saturation", "calibrate_floor"):
             if not -1.0 <= getattr(self, name) <= 1.0:
                 raise OptionError(f"gate option {name}={getattr(self, name)!r} was given; accepted are -1 to 1")
-        for name in ("max_age_s", "calibrate_s", "colour_threshold", "break_luma"):
+        for name in ("max_age_s", "calibrate_s", "colour_threshold", "luma_threshold", "break_luma"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise OptionError(f"gate option {name}={value!r} was given; accepted are numbers above 0")
@@ -64,7 +67,7 @@ class GateDecision:
 
     ``hit``: offer the last answer. ``skippable``: nothing at all seems to have changed. ``scene_break``: the old
     answer has nothing to say here. ``crosses_gap``: frames were lost before this one; what was remembered is stale.
-    ``ssim``, ``tile_min`` and ``colour`` are NaN where nothing was compared. ``threshold``: the one that applied.
+    ``ssim``, ``tile_min``, ``colour`` and ``luma`` are NaN where nothing was compared. ``threshold``: the one in force.
     """
 
     ssim: float
@@ -77,6 +80,7 @@ class GateDecision:
     crosses_gap: bool = False
     threshold: float = 0.95
     age_s: float = 0.0
+    luma: float = float("nan")
 
 
 class Gate:
@@ -149,7 +153,11 @@ class Gate:
             reason = "changed"
         hit = reason == "still"
         # Tiles were compared where they lie, so a shaken frame is offered a draft and never left out.
-        quiet = likeness.tile_min >= options.tile_threshold and likeness.colour <= options.colour_threshold
+        quiet = (
+            likeness.tile_min >= options.tile_threshold
+            and likeness.colour <= options.colour_threshold
+            and likeness.luma <= options.luma_threshold
+        )
         return GateDecision(
             likeness.ssim,
             likeness.tile_min,
@@ -160,6 +168,7 @@ class Gate:
             scene_break=broken,
             threshold=self.threshold,
             age_s=age,
+            luma=likeness.luma,
         )
 
 

@@ -1,4 +1,4 @@
-"""Moving stored keys to other positions by one rotation (SYSTEM.md V7).
+"""Moving stored keys to other positions by one rotation.
 
 A rotary key at position p is the unrotated key turned by angles p·f. Turning it by d·f more makes it the key at p + d,
 on all axes of M-RoPE alike. Rounding adds up when that is done again and again in place (in bf16: 3e-3 after one turn,

@@ -1,6 +1,6 @@
 """How alike two pictures are: SSIM as scikit-image computes it, a hundred times faster, and what SSIM does not see.
 
-SYSTEM.md V2. Everything works on a *thumbnail*: the picture reduced by a whole factor to about 224 pixels of width,
+Everything works on a *thumbnail*: the picture reduced by a whole factor to about 224 pixels of width,
 because reducing by an odd factor costs more than all the rest.
 """
 
@@ -21,6 +21,8 @@ FloatArray = npt.NDArray[np.float64]
 WIDTH = 224
 WINDOW = 7
 TILES = 8
+_STANDS_OUT = 8.0
+"""Standard deviations by which a single pixel's change has to exceed the usual one."""
 _C1 = (0.01 * 255) ** 2
 _C2 = (0.03 * 255) ** 2
 _BORDER = (WINDOW - 1) // 2
@@ -31,11 +33,13 @@ _SAMPLE = WINDOW**2 / (WINDOW**2 - 1)
 class Thumbnail:
     """A reduced picture with what every comparison needs of it.
 
-    ``gray`` uint8 [h, w]; ``chroma`` uint8 [h, w, 2], blurred; ``moments``: window mean and variance of ``gray``,
-    None below 7 pixels; ``luma`` and ``saturation``: means over the picture; ``full_size`` (width, height) before.
+    ``gray`` uint8 [h, w]; ``soft`` uint8 [h, w]: the same, blurred; ``chroma`` uint8 [h, w, 2], blurred; ``moments``:
+    window mean and variance of ``gray``, None below 7 pixels; ``luma`` and ``saturation``: means over the picture;
+    ``full_size`` (width, height) before.
     """
 
     gray: GrayArray
+    soft: GrayArray
     chroma: npt.NDArray[np.uint8]
     moments: tuple[FloatArray, FloatArray] | None
     luma: float
@@ -45,13 +49,15 @@ class Thumbnail:
 
 class Likeness(NamedTuple):
     """``ssim``: mean over the picture. ``tile_min``: the lowest of an 8x8 grid. ``colour``: largest blurred change of
-    chroma, in levels. ``luma_ratio`` >= 1: change of brightness. ``saturation_ratio`` <= 1: how much colour went."""
+    chroma, in levels. ``luma``: the same of luma, of single pixels where they stand out. ``luma_ratio`` >= 1: change of
+    brightness. ``saturation_ratio`` <= 1: how much colour went."""
 
     ssim: float
     tile_min: float
     colour: float
     luma_ratio: float
     saturation_ratio: float
+    luma: float = 0.0
 
 
 def factor_for(width: int, height: int) -> int:
@@ -83,12 +89,13 @@ def thumbnail(rgb: RGBArray) -> Thumbnail:
     """What comparisons need of ``rgb`` uint8 [h, w, 3]."""
     small = reduce(rgb)
     gray = np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
+    soft = np.asarray(cv2.blur(gray, (3, 3), borderType=cv2.BORDER_REPLICATE), dtype=np.uint8)
     ycc = cv2.blur(cv2.cvtColor(small, cv2.COLOR_RGB2YCrCb), (3, 3), borderType=cv2.BORDER_REPLICATE)
     chroma = np.ascontiguousarray(ycc[:, :, 1:], dtype=np.uint8)
     saturation = cv2.norm(chroma.reshape(-1), np.full(chroma.size, 128, np.uint8), cv2.NORM_L1) / chroma.size
     moments = _moments(gray) if min(gray.shape) >= WINDOW else None
     size = rgb.shape[1], rgb.shape[0]
-    return Thumbnail(gray, chroma, moments, float(gray.mean()), saturation, size)
+    return Thumbnail(gray, soft, chroma, moments, float(gray.mean()), saturation, size)
 
 
 def compare(one: Thumbnail, other: Thumbnail) -> Likeness:
@@ -102,8 +109,23 @@ def compare(one: Thumbnail, other: Thumbnail) -> Likeness:
         ssim, tile_min = float(similarity.mean()), _tile_min(similarity)
     colour = float(cv2.absdiff(one.chroma, other.chroma).max())
     return Likeness(
-        ssim, tile_min, colour, _ratio(one.luma, other.luma), 1.0 / _ratio(one.saturation, other.saturation)
+        ssim,
+        tile_min,
+        colour,
+        _ratio(one.luma, other.luma),
+        1.0 / _ratio(one.saturation, other.saturation),
+        _luma_change(one, other),
     )
+
+
+def _luma_change(one: Thumbnail, other: Thumbnail) -> float:
+    """The largest change of blurred luma; of a single pixel too, where it stands out of the noise by far: at 4K a
+    thing of 20 pixels is one pixel of the thumbnail."""
+    blurred = float(cv2.absdiff(one.soft, other.soft).max())
+    sharp = cv2.absdiff(one.gray, other.gray)
+    mean, spread = (float(value) for value in np.ravel(cv2.meanStdDev(sharp)))
+    single = float(sharp.max())
+    return max(blurred, single if single > mean + _STANDS_OUT * max(spread, 0.5) else 0.0)
 
 
 def compare_shaken(one: Thumbnail, other: Thumbnail, limit: float = 8.0) -> float:

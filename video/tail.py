@@ -1,4 +1,4 @@
-"""Drafters of a stream see question and answer, not thousands of placeholders (SYSTEM.md V2)."""
+"""Drafters of a stream see question and answer, not thousands of placeholders."""
 
 from __future__ import annotations
 

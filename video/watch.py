@@ -1,4 +1,4 @@
-"""The loop over a stream: newest frame, gate, see, ask, yield (SYSTEM.md V1, V2, V4, V7).
+"""The loop over a stream: newest frame, gate, see, ask, yield.
 
 One frame is in hand at a time and nothing is queued, so lag is bounded by one answer: while the model is busy, a live
 source replaces its newest frame. What sees and answers is a ``Viewer``; the loop knows neither models nor tokenizers.
@@ -142,6 +142,17 @@ class WatchOptions:
             raise OptionError(f"on_change={self.on_change!r} was given; accepted are True, False and a callable")
 
 
+def checked_questions(questions: Sequence[str] | str) -> tuple[str, ...]:
+    """The questions as a tuple; ``OptionError`` for an empty one, and for one given twice."""
+    wanted = (questions,) if isinstance(questions, str) else tuple(questions)
+    for question in wanted:
+        if not isinstance(question, str) or not question.strip():
+            raise OptionError(f"question {question!r}: accepted are texts that are not empty")
+    if len(set(wanted)) != len(wanted):
+        raise OptionError(f"a question was given twice: {', '.join(map(repr, wanted))}; ask each once")
+    return wanted
+
+
 @dataclass
 class WatchCounts:
     """What a watch did so far."""
@@ -183,17 +194,13 @@ class Watch:
 
     @questions.setter
     def questions(self, questions: Sequence[str] | str) -> None:
-        wanted = (questions,) if isinstance(questions, str) else tuple(questions)
-        for question in wanted:
-            if not isinstance(question, str) or not question.strip():
-                raise OptionError(f"question {question!r}: accepted are texts that are not empty")
-        if len(set(wanted)) != len(wanted):
-            raise OptionError(f"a question was given twice: {', '.join(map(repr, wanted))}; ask each once")
-        self._questions = wanted
+        self._questions = checked_questions(questions)
 
     def ask(self, question: str) -> WatchAnswer:
         """Answer a question about the frames in hand, at once: only its own text is prefilled."""
         with self._lock:
+            if self._closed:
+                raise SourceEnded("the watch is closed, so nothing more can be asked; open a new one")
             if self._current is None:
                 raise OptionError("no frame has been seen yet; read an answer of the watch first")
             frame, decision = self._current

@@ -1,4 +1,4 @@
-"""The frames of a stream as frozen KV: appended once, evicted whole, moved when the range runs out (SYSTEM.md V4, V7).
+"""The frames of a stream as frozen KV: appended once, evicted whole, moved when the range runs out.
 
 Order of the context: prefix (sinks: system prompt and the user's header), frames …, question, answer. A frame is
 encoded and prefilled when it arrives and never again. Question and answer are cropped before the next frame, unless

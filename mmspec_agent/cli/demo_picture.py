@@ -46,7 +46,9 @@ class PicturePart:
         from mmspec_agent.models.scenes import random_scene
 
         image = Image.fromarray(random_scene(SEED, "objects").render())
-        console.print(Panel(_drawn(image), title=f"picture, to {NAME} in {self._dtype}", expand=False))
+        if console.color_system is not None and not console.no_color:
+            # Without colours the half blocks would all be the same.
+            console.print(Panel(_drawn(image), title=f"picture, to {NAME} in {self._dtype}", expand=False))
         arms = self._load(console)
         session = arms.engine.session(max_new_tokens=NEW_TOKENS)
         for index, question in enumerate(QUESTIONS):

@@ -34,6 +34,7 @@ class VideoPart:
     def show(self, console: "Console") -> None:
         """Draw the part; figures come from this very run."""
         from rich.rule import Rule
+        from rich.text import Text
 
         from mmspec_agent.clip import bundled_clip
         from mmspec_agent.engine import Engine
@@ -42,7 +43,7 @@ class VideoPart:
         from .watch_view import View
 
         quiet_libraries()
-        with console.status(f"loading {self._model} …"):
+        with console.status(Text(f"loading {self._model} …")):
             engine = Engine.from_pretrained(self._model, dtype=self._dtype)
         console.print(Rule(f"video: {QUESTION}", align="left", style="dim"))
         options = {"fps": FPS, "max_new_tokens": NEW_TOKENS}

@@ -14,7 +14,7 @@ class Bars:
         self._console = Console(stderr=True)
         self._bars = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TimeElapsedColumn(),
             console=self._console,

@@ -60,6 +60,7 @@ class View:
         self._palette = Palette()
         self._latest: dict[str, Text] = {}
         self.tally = Tally()
+        self._width = console.width
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
     def __enter__(self) -> "View":
@@ -79,13 +80,21 @@ class View:
         text = painter.paint(answer.tokens)
         text.append_text(painter.rest())
         self._latest[answer.question] = text
-        for event in answer.events:
-            if event.kind not in ("opened", "ended"):
-                self._console.print(f"{event.kind}: {event.text}", style="yellow", markup=False)
         if self._live is None:
             self._console.print(self._line(answer), soft_wrap=True)
         else:
+            self._fit_width()
             self._live.update(self._panel(answer), refresh=True)
+
+    def _fit_width(self) -> None:
+        """A narrower terminal has folded the panel's lines: what was drawn is wiped, and drawing begins anew."""
+        width = self._console.width
+        if width != self._width and self._live is not None:
+            self._live.stop()
+            self._console.clear()
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+        self._width = width
 
     def _line(self, answer: "WatchAnswer") -> Text:
         changed = "*" if answer.changed else " "
@@ -98,7 +107,9 @@ class View:
         decision = answer.decision
         ssim = "" if decision.ssim != decision.ssim else f"ssim {decision.ssim:.3f}, tile {decision.tile_min:.2f}, "
         hits = self.tally.gate["still"] / max(1, tally.answers)
-        table.add_row("frames", f"{stats.grabbed} in, {counts.frames} seen, {stats.dropped} superseded")
+        thinned = f", {stats.thinned} thinned" if stats.thinned else ""
+        superseded = f", {stats.superseded} superseded" if self._watch.source.is_live else ""
+        table.add_row("frames", f"{stats.grabbed} in, {counts.frames} seen{superseded}{thinned}")
         table.add_row("answers", f"{tally.answers}, {tally.per_second:.2f} a second, lag {tally.lag:.2f} s")
         table.add_row("gate", f"{decision.reason} ({ssim}{hits:.0%} hits)")
         step = f"{answer.stats.forwards} forwards for {answer.stats.emitted} tokens, frame {answer.seen.tokens} tokens"
@@ -108,7 +119,8 @@ class View:
         for question in self._watch.questions:
             if question in self._latest:
                 body += [Text(f"\n{question}", style="dim"), self._latest[question]]
-        title = f"{self._name} at {answer.time_s:.2f} s"
+        # A Text is shown as it is: a name may hold what rich would read as markup.
+        title = Text(f"{self._name} at {answer.time_s:.2f} s")
         return Group(Panel(Group(*body), title=title, title_align="left"))
 
     def _by_source(self) -> Text:

@@ -263,3 +263,55 @@ def test_what_is_compared_does_not_grow_with_the_frame(width: int, height: int) 
     small = thumbnail(np.zeros((height, width, 3), np.uint8))
     assert max(small.gray.shape) <= 280
     assert small.chroma.shape[:2] == small.gray.shape
+
+
+def disc(picture: Picture, radius: int, level: float, seed: int) -> Picture:
+    """A soft-edged disc, ``level`` brighter than what it lies on, somewhere in the picture."""
+    height, width = picture.shape[:2]
+    rng = np.random.default_rng(seed)
+    place = int(rng.integers(radius, width - radius)), int(rng.integers(radius, height - radius))
+    mask = np.zeros((height, width), np.float32)
+    cv2.circle(mask, place, radius, 1.0, -1, cv2.LINE_AA)
+    changed: Picture = np.clip(picture + level * mask[:, :, None], 0, 255).astype(np.uint8)
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("size", "level", "radius"),
+    [
+        ((360, 640), 20, 2), ((360, 640), 120, 2), ((1080, 1920), 20, 5), ((1080, 1920), 40, 4), ((1080, 1920), 120, 3),
+        ((2160, 3840), 20, 12), ((2160, 3840), 40, 8), ((2160, 3840), 120, 5),
+    ],
+)  # fmt: skip
+def test_a_grey_spot_of_the_size_the_page_names_is_never_left_out(
+    size: tuple[int, int], level: int, radius: int
+) -> None:
+    """Colourless and on texture: neither chroma nor the mean of a tile tells."""
+    before = scene(0, *size)
+    gate, first = Gate(), frame(before)
+    gate.decide(first)
+    gate.answered(first)
+    for seed in range(4):
+        assert not gate.decide(frame(disc(before, radius, level, seed), seed + 1)).skippable
+
+
+@pytest.mark.parametrize("level", [20, 120])
+def test_a_spot_is_seen_through_noise(level: int) -> None:
+    for seed in range(4):
+        before = scene(0)
+        assert not judge(noisy(before, 3, 1), noisy(disc(before, 6, level, seed), 3, 2)).skippable
+
+
+def test_a_spot_that_fades_in_is_noticed_before_it_is_half_there() -> None:
+    """Frames left out do not move the anchor: small steps add up until they are seen."""
+    gate, before = Gate(), scene(0)
+    first = frame(before)
+    gate.decide(first)
+    gate.answered(first)
+    noticed = [not gate.decide(frame(disc(before, 8, 40 * k / 40, 3), k)).skippable for k in range(1, 41)]
+    assert noticed.index(True) < 20
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1, 2, 4, 6])
+def test_noise_alone_may_still_be_left_out(sigma: float) -> None:
+    assert judge(noisy(scene(), sigma, 1), noisy(scene(), sigma, 2)).skippable

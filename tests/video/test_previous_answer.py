@@ -244,3 +244,38 @@ def test_the_budget_and_the_rest_of_the_reply_are_kept_to() -> None:
     for budget in (0, 1, 5):
         assert len(state.propose(DraftView(tokens=[*PROMPT, 0, 1], prompt_length=3), budget)) == budget
     assert state.propose(DraftView(tokens=[*PROMPT, 0, 1], prompt_length=3, remaining=2), 50).depth <= 2
+
+
+@pytest.mark.parametrize("verdict", [MISS, BREAK])
+def test_answers_that_stay_are_offered_whatever_the_gate_says(verdict: Decision) -> None:
+    """A camera that pans over the same room reads as another scene at every frame, and the answers stay."""
+    drafter, answer = PreviousAnswerDrafter(), words(" ".join(f"w{i}" for i in range(24)))
+    forwards = []
+    for _ in range(6):
+        drafter.set_offer(verdict)
+        forwards.append(decode(drafter, answer)[0])
+    assert max(forwards[2:]) <= 2
+    assert forwards[0] == 23
+
+
+def test_answers_that_change_at_every_break_are_offered_no_more() -> None:
+    """And what is learned behind breaks says nothing about frames that stand still."""
+    drafter, rng = PreviousAnswerDrafter(), random.Random(0)
+    nodes = []
+    for _ in range(20):
+        drafter.set_offer(BREAK)
+        nodes.append(decode(drafter, [rng.randrange(10**6) for _ in range(12)])[1])
+    assert sum(nodes[4:]) == 0
+    drafter.set_offer(HIT)
+    assert len(propose(drafter, [])) > 0
+
+
+def test_of_breaks_that_are_half_of_them_true_no_more_is_lost_than_a_block_each() -> None:
+    drafter, rng = PreviousAnswerDrafter(), random.Random(1)
+    same = words(" ".join(f"w{i}" for i in range(16)))
+    total = 0
+    for turn in range(30):
+        answer = same if turn % 2 else [rng.randrange(10**6) for _ in range(16)]
+        drafter.set_offer(BREAK)
+        total += decode(drafter, answer)[0]
+    assert total <= 30 * 15

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmspec_agent.core.errors import OptionError, SourceFrozen
+from mmspec_agent.core.errors import OptionError, SourceEnded, SourceFrozen
 from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.video.clock import Clock, RealClock, SimulatedClock
 from mmspec_agent.video.frame import Frame
@@ -207,3 +207,21 @@ def test_options_are_checked() -> None:
     with pytest.raises(OptionError, match="no frame has been seen"):
         Watch(open_source([grey(1)]), Scripted(clock), [ASK], WatchOptions(), clock).ask("now?")
     assert GateOptions().threshold == 0.95
+
+
+def test_nothing_is_asked_of_a_closed_watch() -> None:
+    clock = SimulatedClock()
+    watch = Watch(open_source([grey(1)]), Scripted(clock), [ASK], WatchOptions(), clock)
+    next(watch)
+    watch.close()
+    with pytest.raises(SourceEnded, match="the watch is closed"):
+        watch.ask("now?")
+
+
+def test_the_age_of_a_recorded_frame_counts_from_when_it_is_taken() -> None:
+    """A recording decodes ahead; what it waits for its first reader, a model that loads, is no lag."""
+    clock = SimulatedClock()
+    source = open_source([grey(1), grey(2), grey(3)], clock=clock)
+    clock.advance(100.0)
+    watch = Watch(source, Scripted(clock, 0.2, 0.3), [ASK], WatchOptions(), clock)
+    assert [answer.lag_s for answer in watch] == pytest.approx([0.5, 0.5, 0.5])
