@@ -19,6 +19,7 @@ from .errors import Cancelled, DrafterWarning
 from .sampling import Draw, Sampler, probabilities
 from .stats import DecodeStats
 from .target import StepResult, TargetSequence
+from .trace import step_record
 from .tree import EMPTY, ROOT, DraftTree, merge
 
 FORCED_RUN_LIMIT = 64
@@ -389,36 +390,10 @@ class Decoder:
             stats.rest_seconds += times.rest
         self.controller.observe(tree, pending, len(accepted), len(emitted), times)
         stats.ladder = self.controller.changes.copy()
-        record = _record(stats.forwards, pending, tree, accepted, emitted, times, self.controller)
+        record = step_record(stats.forwards, pending, tree, accepted, emitted, times, self.controller)
         if self.trace is not None:
             self.trace(record)
         return record
-
-
-def _record(
-    step: int,
-    pending: int,
-    tree: DraftTree,
-    accepted: list[int],
-    emitted: list[Emitted],
-    times: StepTimes,
-    controller: Controller,
-) -> dict[str, Any]:
-    """One line of the trace."""
-    return {
-        "step": step,
-        "pending": pending,
-        "tokens": list(tree.tokens),
-        "parents": list(tree.parents),
-        "sources": list(tree.sources),
-        "scores": [round(score, 4) for score in tree.scores],
-        "accepted": accepted,
-        "emitted": [e.token for e in emitted],
-        "emitted_sources": [e.source for e in emitted],
-        "states": [e.state for e in emitted],
-        "level": controller.level.name.lower(),
-        "seconds": {"draft": times.draft, "verify": times.verify, "rest": times.rest},
-    }
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .controller import Controller, StepTimes
+    from .decode import Emitted
+    from .tree import DraftTree
 
 TraceCallback = Callable[[dict[str, Any]], None]
 
@@ -22,3 +27,29 @@ def open_trace(trace: str | Path | TraceCallback | None) -> TraceCallback | None
             file.write(json.dumps(record) + "\n")
 
     return write
+
+
+def step_record(
+    step: int,
+    pending: int,
+    tree: DraftTree,
+    accepted: list[int],
+    emitted: list[Emitted],
+    times: StepTimes,
+    controller: Controller,
+) -> dict[str, Any]:
+    """One line of the trace."""
+    return {
+        "step": step,
+        "pending": pending,
+        "tokens": list(tree.tokens),
+        "parents": list(tree.parents),
+        "sources": list(tree.sources),
+        "scores": [round(score, 4) for score in tree.scores],
+        "accepted": accepted,
+        "emitted": [e.token for e in emitted],
+        "emitted_sources": [e.source for e in emitted],
+        "states": [e.state for e in emitted],
+        "level": controller.level.name.lower(),
+        "seconds": {"draft": times.draft, "verify": times.verify, "rest": times.rest},
+    }

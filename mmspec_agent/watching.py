@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 
 from mmspec_agent.core.decode import OpenDrafter
 from mmspec_agent.core.drafters.base import Drafter
-from mmspec_agent.core.errors import ContextOverflow, FrameError, OptionError
+from mmspec_agent.core.errors import ContextOverflow, FrameError, OptionError, PromptError
 from mmspec_agent.core.visual.families import PictureInput
 from mmspec_agent.core.visual.features import Encoder, PictureFeatures
 from mmspec_agent.core.visual.memory import ByteStore
@@ -46,6 +46,7 @@ from .pictures import Picture
 from .prompts import Prompt
 from .reply import Done, Reply
 from .structured import form_of
+from .text_checks import check_strings
 from .vision import Prepared
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ _OF_OPENING = {"on_event", "live"}
 _NOT_HERE = {
     "tools": "a watch answers in text or in a response_format",
     "tool_choice": "a watch answers in text or in a response_format",
+    "continue_final_message": "each answer of a watch is a message of its own",
+    "chat_template_kwargs": "a watch writes its prompt once, without further options of the template",
     "lossy_visual_tokens": "make its frames smaller with max_frame_tokens, or take fewer with fps",
 }
 
@@ -118,6 +121,7 @@ def open_watch(
     engine: Engine, source: Any, question: str | Sequence[str], *, clock: Clock | None = None, **options: Any
 ) -> Watch:
     """See ``Engine.watch``. Whatever can be wrong is found here, before the first frame."""
+    check_strings(question, "question", PromptError)
     clock = clock or RealClock()
     settings = watch_settings(**options)
     questions = checked_questions(question)

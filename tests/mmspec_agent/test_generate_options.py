@@ -172,6 +172,12 @@ def test_stop_strings_end_at_transformers_token() -> None:
                 ids, max_new_tokens=40, do_sample=False, stop_strings=[stop, "never said"], **given
             )
             assert output.tolist() == expected.tolist()
+    options: dict[str, Any] = {"max_new_tokens": 40, "stop_strings": [stop, "never said"]}
+    in_one_line = Engine(model, tokenizer).custom_generate
+    for given in ({}, {"tokenizer": tokenizer}):
+        assert greedy(model, ids, custom_generate=in_one_line, **options, **given).tolist() == expected.tolist()
+    with pytest.raises(OptionError, match=r"engine\.generate"):
+        greedy(model, ids, custom_generate=Engine(model).custom_generate, **options)
     config = GenerationConfig(max_new_tokens=40, do_sample=False, stop_strings=[stop, "never said"])
     assert Engine(model, tokenizer).generate(ids, generation_config=config).tolist() == expected.tolist()
     with pytest.raises(OptionError, match="tokenizer"):
