@@ -242,6 +242,11 @@ def _spellings(value: Fraction) -> Regular:
 
 def _multiples_text(step: Fraction) -> Regular:
     """Texts without an exponent of the multiples of ``step``."""
-    _, fraction = _digits(abs(step))
+    whole, fraction = _digits(abs(step))
     places = len(fraction)
+    zeros = len(whole) - len(whole.rstrip("0"))
+    if not places and zeros > 2:  # a power of ten shows by its zeros: no remainders have to be kept
+        rest = both(_ANY_DIGITS, multiple(int(whole[:-zeros]), 0))
+        digits = either(text("0"), then(rest, text("0" * zeros)))
+        return then(either(EMPTY, text("-")), digits, either(EMPTY, then(_POINT, _ZEROS)))
     return then(either(EMPTY, text("-")), multiple(int(abs(step) * 10**places), places))

@@ -12,7 +12,26 @@ from mmspec_agent.grammar.terminal import Unwritable, terminal
 
 from .byte_engine import accepting
 
-STEPS = (None, None, None, "0.01", "0.1", "2.5", "5", "3", "0.25", "1e-6", "15", "1.5", "60", "1000", "6", "8")
+STEPS = (
+    None,
+    None,
+    None,
+    "0.01",
+    "0.1",
+    "2.5",
+    "5",
+    "3",
+    "0.25",
+    "1e-6",
+    "15",
+    "1.5",
+    "60",
+    "1000",
+    "6",
+    "8",
+    "15000",
+    "1e9",
+)
 
 
 def spelled(draw: random.Random) -> str:
