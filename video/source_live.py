@@ -190,7 +190,8 @@ class LiveSource(SourceBase):
             self._tell("frozen", str(error))
         elif fate == "stalled" and connection.opened:
             self._tell("stalled", f"{self._name}: no frame for {self._stall:g} s")
-        elif fate != "ended":
+        elif fate != "ended" and self._info is not None:
+            # What never opened is told by the error of opening alone.
             self._tell("lost", f"{self._name}: {error or 'the stream broke off'}")
 
     def _final(self, connection: Connection, failures: int) -> bool:
