@@ -16,23 +16,18 @@ from .constraint import GrammarCursor, GrammarPlan
 from .vocabulary import Vocabulary
 
 TEXT: Final = "TEXT"
-REASONING: Final = "REASONING"
 
 
 @dataclass(frozen=True)
 class AutoPlan:
     """Free text, then ``calls`` once ``trigger`` has been written (ConstraintPlan).
 
-    ``required``: a call has to come before the reply ends. ``reasoning``: (opener, closer) of a section in which
-    nothing is constrained; ``reasoning_open``: the prompt has opened it already.
+    The call is never begun so late that it could not end.
     """
 
     vocabulary: Vocabulary
     calls: GrammarPlan
     trigger: bytes
-    required: bool = False
-    reasoning: tuple[bytes, bytes] | None = None
-    reasoning_open: bool = False
 
     @property
     def sections(self) -> tuple[GrammarPlan, ...]:
@@ -44,23 +39,9 @@ class AutoPlan:
         """What the calls' grammar leaves to a later check."""
         return self.calls.unenforced
 
-    @cached_property
-    def opening(self) -> tuple[int, ...]:
-        """Tokens of the trigger, its control id where there is one."""
-        control = self.vocabulary.control(self.trigger.decode())
-        return (control,) if control is not None else tuple(self.vocabulary.tokenize(self.trigger))
-
-    @cached_property
-    def leaving(self) -> tuple[int, ...]:
-        """Tokens that end the reasoning section."""
-        if self.reasoning is None:
-            return ()
-        control = self.vocabulary.control(self.reasoning[1].decode())
-        return (control,) if control is not None else tuple(self.vocabulary.tokenize(self.reasoning[1]))
-
     @property
     def minimum_tokens(self) -> int:
-        return len(self.leaving) + len(self.opening) + self.calls.minimum_tokens if self.required else 0
+        return 0
 
     @cached_property
     def finishing(self) -> tuple[tuple[int, ...], ...]:
@@ -71,27 +52,20 @@ class AutoPlan:
         return (whole, *parts)
 
     def open(self, max_new_tokens: int) -> AutoCursor:
-        if max_new_tokens < self.minimum_tokens:
-            raise ConstraintError(
-                f"max_new_tokens={max_new_tokens} is below the {self.minimum_tokens} tokens of the shortest call; "
-                "raise it, or let tool_choice be auto."
-            )
         return AutoCursor(self, max_new_tokens)
 
 
 class AutoCursor:
     """A position in free text, or in the call that began in it (Constraint)."""
 
-    __slots__ = ("_forced", "_inner", "_mask", "_thinking", "done", "plan", "remaining", "text")
+    __slots__ = ("_inner", "_mask", "done", "plan", "remaining", "text")
 
     def __init__(self, plan: AutoPlan, remaining: int) -> None:
         self.plan = plan
         self.remaining = remaining
         self.text = b""
         self.done = False
-        self._thinking = plan.reasoning is not None and plan.reasoning_open
         self._inner: GrammarCursor | None = None
-        self._forced: tuple[int, ...] = ()
         self._mask: tuple[TokenMask | None] | None = None
 
     @property
@@ -101,18 +75,16 @@ class AutoCursor:
 
     @property
     def state(self) -> str:
-        if self._inner is not None:
-            return self._inner.state
-        return REASONING if self._thinking else TEXT
+        return TEXT if self._inner is None else self._inner.state
 
     @property
     def held_back(self) -> int:
-        return self._overlap if self._inner is None and not self._thinking else 0
+        return self._overlap if self._inner is None else 0
 
     @property
     def is_complete(self) -> bool:
         """Whether the reply may end here."""
-        return self._inner.is_complete if self._inner is not None else not self.plan.required
+        return self._inner is None or self._inner.is_complete
 
     def veto(self, token: int) -> Veto | None:
         return None
@@ -148,22 +120,12 @@ class AutoCursor:
         if token in self.plan.vocabulary.eos_ids:
             self.done = True
             return
-        self._forced = self._forced[1:] if self._forced else ()
         before = len(self.text)
         self.text += self.plan.vocabulary.spelling[token]
         self._watch(before)
 
     def _watch(self, before: int) -> None:
         plan = self.plan
-        if plan.reasoning is not None:
-            opener, closer = plan.reasoning
-            if not self._thinking and self.text.lstrip() == opener:
-                self._thinking = True
-            elif self._thinking and closer in self.text[max(0, before - len(closer)) :]:
-                self._thinking = False
-                self.text = b""
-        if self._thinking:
-            return
         found = self.text.find(plan.trigger, max(0, before - len(plan.trigger)))
         if found >= 0:
             self._inner = self._begun(self.text[found + len(plan.trigger) :], self.remaining)
@@ -186,14 +148,8 @@ class AutoCursor:
         plan, size = self.plan, self.plan.vocabulary.size
         if self.done:
             return TokenMask.of(plan.vocabulary.eos_ids[:1], size)
-        if plan.required and (self._forced or self.remaining <= plan.minimum_tokens + 1):
-            if not self._forced:
-                self._forced = (plan.leaving if self._thinking else ()) + plan.opening
-            return TokenMask.of(self._forced[:1], size)
-        banned = list(plan.vocabulary.eos_ids) if plan.required else []
-        if not self._thinking:
-            banned += [t for t in self._completing() if not self._may_begin(t)]
-        return TokenMask(_everything(size) & ~TokenMask.of(banned, size).words, size) if banned else None
+        banned = [t for t in self._completing() if not self._may_begin(t)]
+        return TokenMask(everything(size) & ~TokenMask.of(banned, size).words, size) if banned else None
 
     def _completing(self) -> Sequence[int]:
         finishing, overlap = self.plan.finishing, self._overlap
@@ -222,7 +178,8 @@ class AutoCursor:
         return run
 
 
-def _everything(size: int) -> Words:
+def everything(size: int) -> Words:
+    """The words of a mask that allows all of ``size`` tokens."""
     words = np.full((size + 31) // 32, 0xFFFFFFFF, dtype=np.uint32)
     if size % 32:
         words[-1] = np.uint32((1 << (size % 32)) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mmspec_agent.core.constraint import ConstraintPlan
@@ -13,16 +13,19 @@ from mmspec_agent.core.errors import OptionError, ToolError
 
 from .auto import AutoPlan
 from .calls import MAX_PARALLEL, calls_plan
+from .choice import ToolChoice, choose
+from .constraint import GrammarPlan
+from .either import EitherPlan
 from .families import FAMILIES, Family, family_of
 from .history import render_history, text_of
 from .reading import CallReader
+from .reasoning import ReasonedPlan
+from .repeats import UnrepeatedPlan
 from .schema import Separators, Unsupported
+from .sections import Section, section_of
 from .tools import Tool, read_tools
 from .vocabulary import Vocabulary
 
-ToolChoice = str | Mapping[str, Any]
-
-_THINK: Final = ("<think>", "</think>")
 _INTRODUCTION: Final = "You can call these functions:\n%TOOLS%\n\n"
 _HOW: Final = (
     'To call a function, reply with JSON and nothing else: {"name": <its name>, "arguments": {<argument>: <value>}}.'
@@ -45,7 +48,7 @@ class Envelope:
     choice: str
     plan: ConstraintPlan | None
     template_tools: list[dict[str, Any]] | None
-    reasoning: tuple[str, str] | None = None
+    reasoning: Section | None = None
     reasoning_open: bool = False
     parallel: bool = True
 
@@ -79,58 +82,59 @@ def prepare(
     unsupported: Unsupported = "refuse",
     reasoning: bool | None = None,
     max_calls: int = MAX_PARALLEL,
+    repeated_tool_calls: bool = True,
+    document: GrammarPlan | None = None,
 ) -> Envelope:
     """Prompt, constraint and reader for ``tools``.
 
-    ``tool_choice``: none, auto, required, a tool's name, or OpenAI's dict; ``parallel_tool_calls``: up to
-    ``max_calls`` calls in one reply, else one; ``family``: a format of FAMILIES instead of the template's;
-    ``reasoning``: whether the reply may open with an unconstrained reasoning section (None: as the template
-    says). Raises ToolError, SchemaError, OptionError.
+    ``tool_choice``: none, auto, required, a tool's name, or a dict of an API (see ``choose``);
+    ``parallel_tool_calls``: up to ``max_calls`` calls in one reply, else one; ``repeated_tool_calls``: whether one
+    reply may hold the same call twice; ``family``: a format of FAMILIES instead of the template's; ``reasoning``:
+    whether the reply may open with an unconstrained reasoning section (None: as the template says);
+    ``document``: under auto, what the reply is where it is no call, instead of free text. Raises ToolError,
+    SchemaError, OptionError.
     """
     offered = read_tools(tools, separators=separators, unsupported=unsupported)
     form = _family(tokenizer, family)
-    choice, eligible = _choose(offered, tool_choice)
+    chosen = choose(offered, tool_choice)
     _check_names(offered, form)
-    template = _template(tokenizer)
-    thinks = reasoning if reasoning is not None else _THINK[1] in template
-    section = _THINK if thinks else None
-    parallel = parallel_tool_calls and form.parallel and max_calls > 1
-    plan: ConstraintPlan | None = None
-    if choice != "none":
-        vocabulary = Vocabulary.of(tokenizer, eos_ids)
-        most = min(max_calls, MAX_PARALLEL) if parallel else 1
-        plan = _plan(vocabulary, eligible, form, choice, most, section)
+    section = _section(tokenizer, reasoning)
+    several = parallel_tool_calls if chosen.several is None else chosen.several
+    parallel = several and form.parallel and max_calls > 1
     shown = None if form.own_prompt or not offered else [tool.as_openai() for tool in offered]
-    return Envelope(offered, form, choice, plan, shown, section, False, parallel)
+    envelope = Envelope(offered, form, chosen.mode, None, shown, section, False, parallel)
+    if chosen.mode == "none":
+        return envelope
+    vocabulary = Vocabulary.of(tokenizer, eos_ids)
+    most = min(max_calls, MAX_PARALLEL) if parallel else 1
+    plan = _plan(vocabulary, chosen.tools, form, chosen.mode, most, document)
+    if most > 1 and not repeated_tool_calls:
+        plan = UnrepeatedPlan(vocabulary, plan, replace(envelope, reasoning=None).reader)
+    return replace(envelope, plan=plan if section is None else ReasonedPlan(vocabulary, plan, section))
 
 
 def _plan(
     vocabulary: Vocabulary,
     tools: Sequence[Tool],
     family: Family,
-    choice: str,
+    mode: str,
     most: int,
-    section: tuple[str, str] | None,
+    document: GrammarPlan | None,
 ) -> ConstraintPlan:
-    if choice == "required" and section is None:
+    if mode == "required":
         return calls_plan(vocabulary, tools, family, most)
+    if document is not None:
+        return EitherPlan((calls_plan(vocabulary, tools, family, most), document))
     calls = calls_plan(vocabulary, tools, family, most, skip=family.trigger)
-    thinking = None if section is None else (section[0].encode(), section[1].encode())
-    return AutoPlan(vocabulary, calls, family.trigger.encode(), choice == "required", thinking)
+    return AutoPlan(vocabulary, calls, family.trigger.encode())
 
 
-def _choose(tools: tuple[Tool, ...], choice: ToolChoice) -> tuple[str, tuple[Tool, ...]]:
-    if isinstance(choice, Mapping):
-        choice = str(choice.get("function", choice).get("name", ""))
-    elif choice in ("none", "auto", "required"):
-        if not tools and choice != "none":
-            raise ToolError(f"tool_choice={choice!r} needs at least one tool; none was given.")
-        return choice, tools
-    named = tuple(tool for tool in tools if tool.name == choice)
-    if not named:
-        known = ", ".join(tool.name for tool in tools) or "none at all"
-        raise ToolError(f"tool_choice {choice!r} is neither none, auto, required nor one of the tools ({known}).")
-    return "required", named
+def _section(tokenizer: Any, wanted: bool | None) -> Section | None:
+    """The reasoning section that a reply may begin with."""
+    known = section_of(_template(tokenizer))
+    if wanted is None:
+        return known
+    return (known or Section("<think>", "</think>")) if wanted else None
 
 
 def _family(tokenizer: Any, name: str | None) -> Family:

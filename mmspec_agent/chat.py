@@ -33,7 +33,7 @@ from .conversation import Conversation
 from .options import ChatOptions
 from .pictures import PictureRules, extract
 from .prompts import Answer, Prompt, flatten_text, normalise_messages, render
-from .reply import Done, Event, Reply, StepPiece, TextPiece, TokenInfo, ToolCallPiece
+from .reply import Done, Event, ReasoningPiece, Reply, StepPiece, TextPiece, TokenInfo, ToolCallPiece
 from .structured import form_of
 from .text_stream import Stopped, TextStream
 
@@ -90,7 +90,7 @@ class ChatRun:
         """The rendered prompt, with the constraint and the reader of its answer."""
         return self._prompt
 
-    def _pieces(self, text: str) -> Sequence[TextPiece | ToolCallPiece]:
+    def _pieces(self, text: str) -> Sequence[TextPiece | ToolCallPiece | ReasoningPiece]:
         if not text:
             return ()
         return [TextPiece(text)] if self._prompt.reader is None else self._prompt.reader.feed(text)
@@ -109,8 +109,10 @@ class ChatRun:
         shown_options = {**template_options(options, template), **form.template_options}
         if vision is None:
             text = render(engine.tokenizer, form.messages, **shown_options)
+            form = form.for_prompt(text, engine.tokenizer, sorted(self._eos_ids))
             return Prompt(text, form.messages, form.plan, form.reader)
         text, inputs = vision.render(form.messages, pictures, options.lossy_visual_tokens, **shown_options)
+        form = form.for_prompt(text, engine.tokenizer, sorted(self._eos_ids))
         return Prompt(text, form.messages, form.plan, form.reader, inputs)
 
     def _encode(self) -> tuple[list[int], tuple[Placed, ...]]:
@@ -216,6 +218,7 @@ class ChatRun:
             {**decoder.stats.notes, **answer.notes},
             tuple(t.top_logprobs for t in self._tokens) if self._options.top_logprobs else None,
             self._continued,
+            answer.reasoning,
         )
 
 

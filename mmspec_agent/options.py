@@ -11,6 +11,7 @@ from typing import Any
 from transformers import GenerationConfig
 
 from mmspec_agent.core.errors import OptionError
+from mmspec_agent.grammar.choice import is_free
 
 from .option_table import TABLE, Way, unsupported
 from .option_values import check_values, is_integer, is_number
@@ -33,7 +34,8 @@ class ChatOptions:
     proposal, ``gamma`` <= 1). ``lossy_gamma`` > 1 accepts more than the target's law allows and is reported.
     ``speculate=False`` is the loop without drafts, ``skip_forced=False`` without Rule A. ``trace``: a path for JSON
     lines, or a callable. ``tool_format``: how calls are written, a name of ``grammar.families.FAMILIES`` (None: as
-    the chat template says). ``lossy_visual_tokens``: compress each picture to so many tokens, or
+    the chat template says). ``repeated_tool_calls=False``: a reply ends behind a call that repeats an earlier one
+    of it, and that call is left out. ``lossy_visual_tokens``: compress each picture to so many tokens, or
     to a share of them, which changes answers and is reported. ``allow_remote``: fetch pictures from http(s) URLs;
     ``allow_local``: read paths in messages.
 
@@ -60,6 +62,7 @@ class ChatOptions:
     tools: Sequence[Any] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool = True
+    repeated_tool_calls: bool = True
     tool_format: str | None = None
     response_format: Any = None
     json_style: str = "spaced"
@@ -127,7 +130,7 @@ class ChatOptions:
             raise OptionError("top_logprobs needs logprobs=True")
         if self.prediction is not None and not self.speculate:
             raise OptionError("a prediction is a draft: it needs speculate=True")
-        if self.continue_final_message and (self.response_format is not None or self.tool_choice not in _FREE_CHOICES):
+        if self.continue_final_message and (self.response_format is not None or not is_free(self.tool_choice)):
             raise OptionError(
                 "continue_final_message goes on with a text as it is; response_format and a tool_choice other than "
                 "'auto' or 'none' shape a whole answer. Give one of them"
@@ -137,9 +140,6 @@ class ChatOptions:
     def predicted_text(self) -> str | None:
         """The text that is expected to come back."""
         return _text_of(self.prediction)
-
-
-_FREE_CHOICES = (None, "auto", "none")
 
 
 def _stops(value: Any) -> tuple[str, ...]:
@@ -186,7 +186,9 @@ _ACCEPTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: is_number(value) and value > 0 and not (isinstance(value, float) and value >= 1),
         "a number of tokens, or a share below 1.0",
     ),
-    **dict.fromkeys(("logprobs", "speculate", "skip_forced", "parallel_tool_calls", "allow_remote"), _FLAG),
+    **dict.fromkeys(
+        ("logprobs", "speculate", "skip_forced", "parallel_tool_calls", "repeated_tool_calls", "allow_remote"), _FLAG
+    ),
     **dict.fromkeys(("allow_local", "continue_final_message"), _FLAG),
     **dict.fromkeys(("frequency_penalty", "presence_penalty"), _PENALTY),
     "logit_bias": (_is_bias, "a dict of token ids, or texts of one token, to numbers from -100 to 100"),

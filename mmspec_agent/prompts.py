@@ -11,7 +11,7 @@ from mmspec_agent.core.errors import PromptError
 from mmspec_agent.core.visual.families import PictureInput
 
 from .picture import is_picture
-from .reply import TextPiece, ToolCall, ToolCallPiece
+from .reply import ReasoningPiece, TextPiece, ToolCall, ToolCallPiece
 from .text_checks import check_strings
 from .tool_results import tool_result
 
@@ -25,12 +25,13 @@ class Answer(NamedTuple):
     tool_calls: tuple[ToolCall, ...] = ()
     parsed: Any = None
     notes: Mapping[str, Any] = {}
+    reasoning: str = ""
 
 
 class AnswerReader(Protocol):
     """Reads an answer that was asked for in a form (tool calls, a response format)."""
 
-    def feed(self, text: str) -> Sequence[ToolCallPiece | TextPiece]:
+    def feed(self, text: str) -> Sequence[ToolCallPiece | TextPiece | ReasoningPiece]:
         """Whole characters as they are decided: pieces for the stream."""
         ...
 

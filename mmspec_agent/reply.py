@@ -33,7 +33,8 @@ class Reply:
     ``text`` is without stop strings and special tokens; ``finish_reason`` is stop, length, tool_calls or
     content_filter; ``parsed`` is the validated object when a ``response_format`` was given. ``top_logprobs``: for each
     token the likeliest ones with their log-probabilities, best first. ``continued``: the text of the last message
-    that this reply goes on with.
+    that this reply goes on with. ``reasoning``: what the model thought before an answer in a form (tool calls, a
+    response format).
     """
 
     text: str
@@ -47,6 +48,7 @@ class Reply:
     notes: dict[str, Any] = field(default_factory=dict)
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
     continued: str = ""
+    reasoning: str = ""
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -67,6 +69,8 @@ class Reply:
     def message(self) -> dict[str, Any]:
         """The reply as an assistant message for the history, with what it continued."""
         message: dict[str, Any] = {"role": "assistant", "content": self.continued + self.text}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
         if self.tool_calls:
             message["tool_calls"] = [
                 {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
@@ -77,6 +81,12 @@ class Reply:
 
 class TextPiece(NamedTuple):
     """Whole characters of the answer that will not be taken back."""
+
+    text: str
+
+
+class ReasoningPiece(NamedTuple):
+    """A piece of the reasoning section before an answer in a form (tool calls, a response format)."""
 
     text: str
 
@@ -104,4 +114,4 @@ class Done(NamedTuple):
     reply: Reply
 
 
-Event = TextPiece | ToolCallPiece | StepPiece | Done
+Event = TextPiece | ReasoningPiece | ToolCallPiece | StepPiece | Done

@@ -6,49 +6,77 @@ Turns the options of a request into one constraint and one reader; the grammar f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from mmspec_agent.core.compliance import ComplianceProcessor
 from mmspec_agent.core.constraint import ConstraintPlan
 from mmspec_agent.core.errors import MMSpecError, OptionError
+from mmspec_agent.grammar.choice import is_free
 from mmspec_agent.grammar.envelope import Envelope, prepare
 from mmspec_agent.grammar.reading import CallDelta, CallReader
+from mmspec_agent.grammar.reasoning import ReasonedPlan
+from mmspec_agent.grammar.repeats import without_repeats
+from mmspec_agent.grammar.sections import is_closed, section_left_open
 from mmspec_agent.grammar.types import OutputType, output_type
 from mmspec_agent.grammar.vocabulary import Vocabulary
 
 from .options import ChatOptions
 from .prompts import Answer, AnswerReader
+from .reasoning_reader import ReasoningReader
 from .reply import TextPiece, ToolCall, ToolCallPiece
 
 
 @dataclass(frozen=True)
 class Form:
-    """How the answer has to look, how the prompt says so, and how it is read."""
+    """How the answer has to look, how the prompt says so, and how it is read; see ``for_prompt``."""
 
     messages: list[dict[str, Any]]
     template_options: Mapping[str, Any]
     plan: ConstraintPlan | None = None
     reader: AnswerReader | None = None
+    vocabulary: Vocabulary | None = None
+    compliance: ComplianceProcessor | None = None
+
+    def for_prompt(self, text: str, tokenizer: Any, eos_ids: Sequence[int]) -> Form:
+        """The form behind the rendered prompt ``text``: a reasoning section that it ends in is closed first."""
+        form = self
+        if self.plan is not None and self.reader is not None and self.vocabulary is not None:
+            plan, section = self.plan, section_left_open(text)
+            answer = plan.answer if isinstance(plan, ReasonedPlan) else plan
+            if section is not None:
+                plan = ReasonedPlan(self.vocabulary, answer, section, is_open=True)
+            elif is_closed(text):
+                plan = answer
+            reader = self.reader
+            if isinstance(plan, ReasonedPlan):
+                reader = ReasoningReader(reader, plan.section, plan.is_open)
+            form = replace(self, plan=plan, reader=reader)
+        if self.compliance is None:
+            return form
+        return replace(form, plan=self.compliance.plan(tokenizer, form.plan, eos_ids))
 
 
 def form_of(tokenizer: Any, eos_ids: Sequence[int], messages: list[dict[str, Any]], options: ChatOptions) -> Form:
-    """The form that ``options`` ask for. OptionError if tools and response_format are both forced."""
+    """The form that ``options`` ask for."""
     form = Form(messages, {})
     if tokenizer is None:
         return form  # rendering the prompt says what is missing
-    calls = _has_calls(messages)
-    if options.tools or calls or options.tool_choice not in (None, "none", "auto"):
-        form = _with_tools(tokenizer, eos_ids, messages, options)
+    wanted = None
     if options.response_format is not None:
-        if form.plan is not None:
-            raise OptionError(
-                "response_format and tools with tool_choice other than 'none' both shape the answer; give one of "
-                "them, or tool_choice='none'"
-            )
-        form = _with_format(tokenizer, eos_ids, form, options)
+        wanted = output_type(
+            options.response_format,
+            separators="compact" if options.json_style == "compact" else "spaced",
+            unsupported="validate" if options.unsupported == "validate" else "refuse",
+        )
+    calls = _has_calls(messages)
+    if options.tools or calls or not is_free(options.tool_choice):
+        form = _with_tools(tokenizer, eos_ids, messages, options, wanted)
+    if wanted is not None and form.plan is None:
+        vocabulary = Vocabulary.of(tokenizer, eos_ids)
+        form = replace(form, plan=wanted.compile(vocabulary), reader=_FormatReader(wanted), vocabulary=vocabulary)
     if options.compliance is not None:
-        form = _with_compliance(tokenizer, eos_ids, form, options.compliance)
+        form = replace(form, compliance=_checked_compliance(options.compliance))
     return form
 
 
@@ -56,43 +84,43 @@ def _has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
     return any(message.get("tool_calls") or message.get("role") == "tool" for message in messages)
 
 
-def _with_tools(tokenizer: Any, eos_ids: Sequence[int], messages: list[dict[str, Any]], options: ChatOptions) -> Form:
+def _with_tools(
+    tokenizer: Any,
+    eos_ids: Sequence[int],
+    messages: list[dict[str, Any]],
+    options: ChatOptions,
+    wanted: OutputType | None,
+) -> Form:
+    """Calls as ``tool_choice`` says; under auto, what is no call is a document of ``wanted``, if there is one."""
     tools = list(options.tools or ())
     choice = options.tool_choice if options.tool_choice is not None else ("auto" if tools else "none")
+    vocabulary = Vocabulary.of(tokenizer, eos_ids) if tools else None
     envelope = prepare(
         tokenizer,
         tools,
         tool_choice=choice,
         parallel_tool_calls=options.parallel_tool_calls,
+        repeated_tool_calls=options.repeated_tool_calls,
         family=options.tool_format,
         eos_ids=eos_ids,
         separators="compact" if options.json_style == "compact" else "spaced",
         unsupported="validate" if options.unsupported == "validate" else "refuse",
+        document=None if wanted is None or vocabulary is None else wanted.compile(vocabulary),
     )
     shown = {"tools": envelope.template_tools} if envelope.template_tools is not None else {}
-    reader = _ToolReader(envelope) if envelope.plan is not None else None
-    return Form(envelope.messages(messages), shown, envelope.plan, reader)
+    reader = None
+    if envelope.plan is not None:
+        document = _FormatReader(wanted) if wanted is not None and envelope.choice == "auto" else None
+        reader = _ToolReader(envelope, document, options.repeated_tool_calls)
+    return Form(envelope.messages(messages), shown, envelope.plan, reader, vocabulary)
 
 
-def _with_format(tokenizer: Any, eos_ids: Sequence[int], form: Form, options: ChatOptions) -> Form:
-    wanted = output_type(
-        options.response_format,
-        separators="compact" if options.json_style == "compact" else "spaced",
-        unsupported="validate" if options.unsupported == "validate" else "refuse",
+def _checked_compliance(compliance: Any) -> ComplianceProcessor:
+    if isinstance(compliance, ComplianceProcessor):
+        return compliance
+    raise OptionError(
+        f"compliance={compliance!r:.80}: accepted is mmspec_agent.ComplianceProcessor(phrases, refusal=…)"
     )
-    if wanted is None:
-        return form
-    plan = wanted.compile(Vocabulary.of(tokenizer, eos_ids))
-    return Form(form.messages, form.template_options, plan, _FormatReader(wanted))
-
-
-def _with_compliance(tokenizer: Any, eos_ids: Sequence[int], form: Form, compliance: Any) -> Form:
-    if not isinstance(compliance, ComplianceProcessor):
-        raise OptionError(
-            f"compliance={compliance!r:.80}: accepted is mmspec_agent.ComplianceProcessor(phrases, refusal=…)"
-        )
-    plan = compliance.plan(tokenizer, form.plan, eos_ids)
-    return Form(form.messages, form.template_options, plan, form.reader)
 
 
 class Written(dict[str, Any]):
@@ -109,21 +137,44 @@ class Written(dict[str, Any]):
 
 
 class _ToolReader:
-    """Tool calls out of the text, as events and whole."""
+    """Tool calls out of the text, as events and whole; ``document`` reads what is no call.
 
-    def __init__(self, envelope: Envelope) -> None:
+    ``repeats``: whether the same call may come twice; if not, a call is shown once it is known to be a new one.
+    """
+
+    def __init__(self, envelope: Envelope, document: _FormatReader | None = None, repeats: bool = True) -> None:
         self._envelope = envelope
-        self._reader: CallReader = envelope.reader()
+        self._document = document
+        self._repeats = repeats
+        # The section is read by ReasoningReader.
+        self._reader: CallReader = replace(envelope, reasoning=None).reader()
         self._ids: list[str] = []
+        self._held: list[CallDelta] = []
 
     def feed(self, text: str) -> list[ToolCallPiece | TextPiece]:
-        return [self._piece(piece) for piece in self._reader.feed(text)]
+        found = self._reader.feed(text)
+        return [self._piece(piece) for piece in (found if self._repeats else self._new(found))]
 
     def finish(self, text: str, finish: str) -> Answer:
         self._reader.finish()
         read = self._reader.reply
-        calls = tuple(ToolCall(c.id, c.name, Written.of(c.arguments, c.arguments_text)) for c in read.calls)
-        return Answer(read.content, calls, notes=self._checked(calls))
+        if not read.calls and self._document is not None:
+            return self._document.finish(text, finish)
+        kept = read.calls if self._repeats else without_repeats(read.calls)
+        calls = tuple(ToolCall(c.id, c.name, Written.of(c.arguments, c.arguments_text)) for c in kept)
+        dropped = {"repeated_tool_calls": len(read.calls) - len(kept)} if len(kept) < len(read.calls) else {}
+        return Answer(read.content, calls, notes={**self._checked(calls), **dropped})
+
+    def _new(self, pieces: Sequence[str | CallDelta]) -> list[str | CallDelta]:
+        """The pieces of calls that are whole and new; the others wait."""
+        shown = [piece for piece in pieces if isinstance(piece, str)]
+        self._held += [piece for piece in pieces if isinstance(piece, CallDelta)]
+        whole = self._reader.reply.calls
+        new = {call.id for call in without_repeats(whole)}
+        ready = {index for index, call in enumerate(whole) if call.id in new}
+        released = [piece for piece in self._held if piece.index in ready]
+        self._held = [piece for piece in self._held if piece.index >= len(whole)]
+        return [*shown, *released]
 
     def _piece(self, piece: str | CallDelta) -> ToolCallPiece | TextPiece:
         if isinstance(piece, str):
