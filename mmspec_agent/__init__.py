@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     )
     from .reply import (
         Done,
+        ReasoningPiece,
         Reply,
         StepPiece,
         TextPiece,
@@ -178,6 +179,7 @@ _MODULES = {
     "random_scene": "models.scenes",
     "ChatOptions": "options",
     "Done": "reply",
+    "ReasoningPiece": "reply",
     "Reply": "reply",
     "StepPiece": "reply",
     "TextPiece": "reply",
@@ -235,6 +237,7 @@ __all__ = [
     "PictureInputError",
     "PictureNotFound",
     "PromptError",
+    "ReasoningPiece",
     "Reply",
     "SchemaError",
     "Session",
