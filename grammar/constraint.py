@@ -1,6 +1,6 @@
 """The grammar as a constraint: a cursor over llguidance whose mask always leaves a way to the end.
 
-The mask is one object in every arm (EXACTNESS.md, "Grammar"): llguidance's mask ∩ digit cap ∩ no control ids
+The mask is one object in every arm of a comparison: llguidance's mask ∩ digit cap ∩ no control ids
 ∩ closing budget. llguidance turns canonically forced text into a single-token mask, which Rule A skips.
 """
 
@@ -17,14 +17,14 @@ from llguidance import LLMatcher
 from mmspec_agent.core.constraint import TokenMask, Veto, Words
 from mmspec_agent.core.errors import ConstraintError, SchemaError
 
+from .growth import growth
 from .machine import JsonState
 from .position import Position
-from .shape import Node, OneOf, walk
-from .shape_values import String
+from .shape import FAILED, Node, Reading
 from .vocabulary import Vocabulary
-from .witness import completion, growth
+from .witness import completion
 
-_VAST_ENUM: Final = 6000
+_MOST_READINGS: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -76,30 +76,25 @@ class GrammarPlan:
 
     @cached_property
     def growth(self) -> int:
-        """Most tokens that one token adds to the shortest completion."""
+        """Most tokens that one token adds to the shortest completion of one way to read the text."""
         return growth(self.vocabulary, self.shape)
+
+    def reading(self, text: bytes) -> Reading:
+        """How ``text`` may be completed, as the shape knows it."""
+        known = self._readings.get(text)
+        if known is None:
+            if len(self._readings) >= _MOST_READINGS:
+                self._readings.clear()
+            known = self._readings[text] = FAILED if self.shape is None else self.shape.read(text, 0)
+        return known
 
     def tail(self, text: bytes) -> bytes | None:
         """A short suffix that completes ``text``, as the shape knows it; None where it knows none."""
-        known = self._tails.get(text)
-        if known is None:
-            if len(self._tails) > 1024:
-                self._tails.clear()
-            known = self._tails[text] = (None if self.shape is None else self.shape.read(text, 0).tail,)
-        return known[0]
+        return self.reading(text).tail
 
     @cached_property
-    def _tails(self) -> dict[bytes, tuple[bytes | None]]:
+    def _readings(self) -> dict[bytes, Reading]:
         return {}
-
-    @cached_property
-    def free_strings(self) -> bool:
-        """Whether a string that takes almost any text closes the same way after any: no expressions, no vast enums."""
-        if self.shape is None:
-            return False
-        nodes = list(walk(self.shape))
-        patterns = any(isinstance(node, String) and node.pattern is not None for node in nodes)
-        return not patterns and not any(isinstance(node, OneOf) and len(node.texts) > _VAST_ENUM for node in nodes)
 
     @cached_property
     def allowed(self) -> Words:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from mmspec_agent.core.constraint import TokenMask, Words
+from mmspec_agent.core.constraint import TokenMask
 
-from .machine import END, NUMBER, START, STRING, JsonState
+from .closing import narrowed
+from .machine import END, NUMBER, START, JsonState
 from .witness import completion
 
 if TYPE_CHECKING:
@@ -19,12 +19,10 @@ MAX_DIGITS: Final = 24
 MAX_EXPONENT: Final = 2
 """Digits of an exponent: 1e99 is the largest power, so every number stays finite."""
 
-_CANDIDATES: Final = 48
-_WALKED_TOKENS: Final = 160
-"""Tokens of completions that are written out to find what fits near the end of the budget."""
-
-_SPELLING_SLACK: Final = 6
 _FAR: Final = 1 << 30
+
+TIGHT: Final = 6
+"""Tokens to spare below which the way to the end is spelled out exactly; otherwise its canonical tokens are counted."""
 
 
 class Position:
@@ -32,10 +30,25 @@ class Position:
 
     Cursors of drafts and of the target walk the same positions, so that no mask is computed twice. A position
     knows those after it and none before it: what lies behind every cursor is freed.
-    ``remaining``: tokens the reply may still have. ``is_done``: nothing may follow.
+    ``remaining``: tokens the reply may still have. ``is_done``: nothing may follow. ``near``: some token may leave
+    too few of them. ``spelled``: tokens of a way to the end that the masks allow, where it was spelled out.
+
+    Everything follows from the tokens taken: no mask depends on which positions were looked at before.
     """
 
-    __slots__ = ("_bound", "_mask", "_next", "_witness", "is_done", "matcher", "plan", "remaining", "scan", "text")
+    __slots__ = (
+        "_bound",
+        "_mask",
+        "_next",
+        "is_done",
+        "matcher",
+        "near",
+        "plan",
+        "remaining",
+        "scan",
+        "spelled",
+        "text",
+    )
 
     def __init__(
         self,
@@ -52,7 +65,8 @@ class Position:
         self.scan = scan
         self.remaining = remaining
         self.is_done = is_done
-        self._witness: tuple[int, ...] | None = None
+        self.spelled: tuple[int, ...] | None = None
+        self.near = True
         self._bound = 0
         self._mask: TokenMask | None = None
         self._next: dict[int, Position] = {}
@@ -62,7 +76,7 @@ class Position:
         """The beginning of a reply; ``witness``: tokens of a whole one."""
         scan = scanned(plan, JsonState(), plan.seed) if plan.seed else JsonState()
         start = cls(plan, matcher, b"", scan, remaining)
-        start._witness, start._bound = witness, len(witness)
+        start._begin(witness)
         return start
 
     def past(self, data: bytes) -> Position | None:
@@ -71,11 +85,15 @@ class Position:
         if matcher.try_consume_tokens(tokens) < len(tokens):
             return None
         after = Position(self.plan, matcher, self.text + data, scanned(self.plan, self.scan, data), self.remaining)
-        witness = after._complete(matcher, after.text)
+        witness = after.completed()
         if witness is None or len(witness) > self.remaining:
             return None
-        after._witness, after._bound = witness, len(witness)
+        after._begin(witness)
         return after
+
+    def _begin(self, witness: tuple[int, ...]) -> None:
+        self.spelled, self._bound = witness, len(witness)
+        self._measure()
 
     def after(self, token: int) -> Position:
         """The position after ``token``, which has to be legal here."""
@@ -93,57 +111,41 @@ class Position:
         spelled = vocabulary.spelling[token]
         scan = self.scan if token in vocabulary.controls else scanned(plan, self.scan, spelled)
         after = Position(plan, matcher, self.text + spelled, scan, self.remaining - 1)
-        after._follow(self, token)
+        after._arrive(self, token)
         return after
 
-    def _follow(self, before: Position, token: int) -> None:
-        """Keep the witness, or its bound, in step; a pure function of the tokens taken."""
-        witness, growth = before._witness, self.plan.growth
-        if witness and witness[0] == token:
-            self._witness, self._bound = witness[1:], len(witness) - 1
-        elif before._stays_open(token, self.scan):
-            self._witness, self._bound = witness, before._bound
-        else:
-            self._bound = before._bound + growth
-        if self._witness is None and self.remaining < self._bound + growth:
-            self._bound = min(self._bound, self._written_out())
-            if self.remaining < self._bound + growth:
-                self._find_witness()
+    def _arrive(self, before: Position, token: int) -> None:
+        """Find out how near the end of the budget is."""
+        self._bound = before._bound + self.plan.growth
+        if before.spelled and before.spelled[0] == token:
+            self.spelled = before.spelled[1:]
+        self._measure()
+        if self.near and self.spelled is None and self.remaining < self._needed() + TIGHT:
+            self.spelled = self.completed()
 
-    def _written_out(self) -> int:
-        """Most tokens of the shape's own way to finish, even if it is spelled badly."""
+    def _measure(self) -> None:
+        """Whether any token may leave too few: by the bound so far, then by what the shape knows."""
+        room, growth = self.remaining - 1, self.plan.growth
+        if room < self._bound + growth:
+            reading = self.plan.reading(self.text)
+            if reading.tail is not None:
+                self._bound = self.plan.vocabulary.spelled_length(reading.longest) + TIGHT
+        self.near = room < self._bound + growth
+
+    def _needed(self) -> int:
+        """Tokens of the shape's way to the end, spelled canonically; far too many where it knows none."""
         tail = self.plan.tail(self.text)
-        return _FAR if tail is None else self.plan.vocabulary.spelled_length(tail) + _SPELLING_SLACK
+        return _FAR if tail is None else self.plan.vocabulary.spelled_length(tail)
 
-    def _find_witness(self) -> None:
-        self._witness = self._complete(self.matcher, self.text)
-        if self._witness is not None:
-            self._bound = len(self._witness)
-
-    def _stays_open(self, token: int, after: JsonState) -> bool:
-        """Whether ``token`` is plain text after which the string closes as it would have before it."""
-        plan, witness = self.plan, self._witness
-        if self.scan.name != STRING or after.name != STRING:
-            return False
-        if witness is not None and not (witness and plan.vocabulary.spelling[witness[0]].startswith(b'"')):
-            return False
-        return plan.vocabulary.is_plain(token) and self._is_free(self.mask)
-
-    def _is_free(self, mask: TokenMask) -> bool:
-        """Whether this is a string that takes almost any text, so that plain text never changes how to close."""
-        vocabulary = self.plan.vocabulary
-        if self.scan.name != STRING or not self.plan.free_strings:
-            return False
-        return _count(mask.words & vocabulary.inside_string) * 5 > vocabulary.plain_count
-
-    def _complete(self, matcher: Any, text: bytes) -> tuple[int, ...] | None:
-        plan = self.plan
-        return completion(plan.vocabulary, plan.shape, text, matcher, plan.mask_of, max(self.remaining, 0) + 64)
+    def completed(self) -> tuple[int, ...] | None:
+        """A short completion from here as tokens, spelled out as the masks allow; None if none is found."""
+        plan, limit = self.plan, max(self.remaining, 0) + 64
+        return completion(plan.vocabulary, plan.shape, self.text, self.matcher, plan.mask_of, limit)
 
     @property
     def witness(self) -> tuple[int, ...]:
         """A short completion from here, as tokens."""
-        found = self._witness if self._witness is not None else self._complete(self.matcher, self.text)
+        found = self.spelled if self.spelled is not None else self.completed()
         return found or ()
 
     def forced(self, limit: int) -> list[int]:
@@ -176,9 +178,7 @@ class Position:
         if self.is_done or self.matcher.is_stopped():
             return TokenMask.of(vocabulary.eos_ids[:1], vocabulary.size)
         mask = self._capped(self.plan.mask_of(self.matcher))
-        if self.remaining >= self._bound + self.plan.growth or self._witness is None:
-            return mask
-        return mask if mask.single() is not None else self._narrowed(mask)
+        return narrowed(self, mask) if self.near and mask.single() is None else mask
 
     def _capped(self, mask: TokenMask) -> TokenMask:
         """Without tokens that would take a number past the digit cap, unless nothing else is legal."""
@@ -194,48 +194,6 @@ class Position:
             return mask
         capped = TokenMask(mask.words & ~TokenMask.of(over, mask.vocab_size).words, mask.vocab_size)
         return mask if capped.is_empty else capped
-
-    def _narrowed(self, mask: TokenMask) -> TokenMask:
-        """What still leaves room to close: the witness's token, plain text in a string, what is proven to fit."""
-        witness, vocabulary = self._witness, self.plan.vocabulary
-        assert witness is not None
-        legal = [t for t in vocabulary.eos_ids if mask.allows(t)] if self.matcher.is_accepting() else []
-        legal += witness[:1]
-        if self.remaining <= len(witness):
-            return TokenMask.of(legal, vocabulary.size)
-        words, tried = TokenMask.of(legal, vocabulary.size).words, mask.words
-        if self._is_free(mask):
-            words = words | (tried & vocabulary.inside_string)
-            tried = tried & ~vocabulary.inside_string
-        if _count(tried) > _CANDIDATES:
-            tried = tried & vocabulary.single_ascii
-        fitting = self._fitting(TokenMask(tried, vocabulary.size).tokens().tolist(), legal)
-        return TokenMask(words | TokenMask.of(fitting, vocabulary.size).words, vocabulary.size)
-
-    def _fitting(self, tokens: Sequence[int], known: Sequence[int]) -> list[int]:
-        """Those after which a completion of the remaining length exists; at most a few need a walk."""
-        fitting, walks = [], _WALKED_TOKENS // (len(self._witness or ()) + 8)
-        for token in tokens:
-            if token in known or token in self.plan.vocabulary.eos_ids:
-                continue
-            text = self.text + self.plan.vocabulary.spelling[token]
-            if self._surely_fits(text):
-                fitting.append(token)
-                continue
-            if walks <= 0:
-                continue
-            walks -= 1
-            after = self.matcher.deep_copy()
-            found = self._complete(after, text) if after.consume_token(token) else None
-            if found is not None and len(found) <= self.remaining - 1:
-                fitting.append(token)
-        return fitting
-
-    def _surely_fits(self, text: bytes) -> bool:
-        """Whether the shape's own way to finish is short enough even if it is spelled badly."""
-        plan = self.plan
-        tail = plan.tail(text)
-        return tail is not None and plan.vocabulary.spelled_length(tail) + _SPELLING_SLACK < self.remaining
 
 
 def scanned(plan: GrammarPlan, state: JsonState, data: bytes) -> JsonState:
@@ -262,10 +220,6 @@ def _feed_until_end(state: JsonState, data: bytes) -> tuple[JsonState, bytes]:
         if state.name == END:
             return state, data[at:]
     return state, b""
-
-
-def _count(words: Words) -> int:
-    return int.from_bytes(words.tobytes(), "little").bit_count()
 
 
 def _too_long(number: bytes) -> bool:

@@ -20,7 +20,7 @@ from .regex import Automaton
 class Reading(NamedTuple):
     """``end``: where the node's text may stop; ``tail``: a suffix that completes it where the data ran out.
 
-    ``dearest``: the longest suffix of the ways the text may be meant (None: ``tail``, there is one way); ``plain``:
+    ``dearest``: the longest suffix of the ways the text may be meant (None: there is one way, ``tail``); ``plain``:
     the text stopped inside a string where a character that needs no escape lengthens none of these suffixes.
     """
 
@@ -75,12 +75,12 @@ class Node(Protocol):
 
 
 def literal_read(text: bytes, data: bytes, at: int) -> Reading:
-    """Reading of a fixed text."""
+    """Reading of a fixed text. It is its own ``dearest``: in other tokens than the usual it may take more of them."""
     rest = data[at : at + len(text)]
     if rest == text:
         return Reading(at + len(text), b"" if at + len(text) == len(data) else None)
     if len(rest) < len(text) and text.startswith(rest):
-        return Reading(None, text[len(rest) :], None, True)
+        return Reading(None, text[len(rest) :], text[len(rest) :], True)
     return FAILED
 
 
@@ -301,25 +301,28 @@ def walk(node: Node) -> Iterator[Node]:
             todo.extend(children(here))
 
 
-def flattened(choice: Choice) -> tuple[Node, ...]:
-    """The options of a choice without choices among them, directly or by reference, each once."""
+def flattened(choice: Choice, named: dict[int, Reference]) -> tuple[Node, ...]:
+    """The options of a choice without choices among them, directly or by reference, each once.
+
+    What was reached by reference stays behind one (``named``: by the node it leads to), or nodes would contain
+    themselves.
+    """
     found: dict[int, Node] = {}
     seen: set[int] = set()
-    todo: list[Node] = list(reversed(choice.options))
+    todo: list[tuple[Node, bool]] = [(option, False) for option in reversed(choice.options)]
     while todo:
-        option = todo.pop()
+        option, referred = todo.pop()
         if id(option) in seen:
             continue
         seen.add(id(option))
-        inner = option
-        while isinstance(inner, Reference) and inner.target is not None and id(inner.target) not in seen:
-            inner = inner.target
-            if isinstance(inner, (Choice, Reference)):
-                seen.add(id(inner))
-        if isinstance(inner, Choice):
-            todo.extend(reversed(inner.options))
-        elif not isinstance(inner, Reference):
-            found[id(inner)] = option
+        if isinstance(option, Choice):
+            todo.extend((inner, referred) for inner in reversed(option.options))
+        elif isinstance(option, Reference) and option.target is not None:
+            todo.append((option.target, True))
+        elif referred:
+            found[id(option)] = named.setdefault(id(option), Reference(f"option {len(named)}", option))
+        else:
+            found[id(option)] = option
     return tuple(found.values())
 
 
@@ -328,7 +331,8 @@ def settle(root: Node) -> None:
 
     Unions are flattened first: one that refers to itself says nothing by it, and could not be read.
     """
-    flat = [(node, flattened(node)) for node in walk(root) if isinstance(node, Choice)]
+    named: dict[int, Reference] = {}
+    flat = [(node, flattened(node, named)) for node in walk(root) if isinstance(node, Choice)]
     for choice, options in flat:
         object.__setattr__(choice, "options", options)
     nodes = list(walk(root))

@@ -289,7 +289,7 @@ class Object:
             if self.members[i].name.startswith(begun):
                 text, rest = self._member_text(i), self._finish(i + 1, count + 1)
                 if text is not None:
-                    ways.append(Reading(None, text[len(begun) :], None, True).then(rest))
+                    ways.append(literal_read(text, begun, 0).then(rest))
         if required >= len(self.members):
             for names, value in self._free_from(index):
                 text, ending = shortest(value), self._free_ending(begun, names)

@@ -90,7 +90,7 @@ class Vocabulary:
     def warm_up(self) -> None:
         """Work out what is found by a look at all ids."""
         self.not_control, self.plain_count, self.single_ascii, self.longest_number, self.longest  # noqa: B018
-        self.writes_exponents  # noqa: B018
+        self.writes_exponents, self.most_openers  # noqa: B018
 
     def id_of(self, spelled: bytes) -> int | None:
         """The plain id spelled exactly so, if there is one."""
@@ -171,6 +171,12 @@ class Vocabulary:
     def longest(self) -> int:
         """Most bytes any id spells."""
         return max(map(len, self.spelling))
+
+    @cached_property
+    def most_openers(self) -> int:
+        """Most brackets and braces any id opens."""
+        plain = (s for i, s in enumerate(self.spelling) if i not in self.controls)
+        return max((s.count(b"{") + s.count(b"[") for s in plain), default=0)
 
     @cached_property
     def writes_exponents(self) -> bool:

@@ -1,4 +1,4 @@
-"""Concrete shortest completions as tokens, verified against the masks they have to pass (SYSTEM.md G5)."""
+"""Concrete short completions as tokens, verified against the masks they have to pass."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ import numpy as np
 
 from mmspec_agent.core.constraint import TokenMask
 
-from .numbers import NumberRange
-from .shape import Choice, Node, OneOf, Pattern, Repeat, shortest, walk
-from .shape_json import Array, Object
-from .shape_values import Number, String
+from .shape import Node
 from .vocabulary import Vocabulary
 
 MaskOf = Callable[[Any], TokenMask]
@@ -114,56 +111,3 @@ def _likely(vocabulary: Vocabulary, mask: TokenMask) -> list[int]:
         spread = some[np.linspace(0, len(some) - 1, num=min(6, len(some)), dtype=np.int64)] if len(some) else some
         picked += [int(i) for i in spread if int(i) not in picked and int(i) not in vocabulary.eos_ids]
     return picked
-
-
-def growth(vocabulary: Vocabulary, shape: Node | None) -> int:
-    """By how many tokens one token can lengthen the shortest completion.
-
-    What is required is in the completion already; only an optional member, a further item, or a dearer choice
-    adds to it, and one token begins one of the former and one of the latter at most. The bound decides how
-    early the closing check becomes exact.
-    """
-    if shape is None:
-        return 24
-    extra, choice = 0, 0
-    for node in walk(shape):
-        extra = max(extra, _extra_cost(vocabulary, node))
-        choice = max(choice, _choice_cost(vocabulary, node))
-    return extra + choice + 8
-
-
-def _extra_cost(vocabulary: Vocabulary, node: Node) -> int:
-    """Dearest thing that may be added inside a node."""
-    if isinstance(node, Object):
-        texts = [m.name + b": " + (shortest(m.value) or b"") for m in node.members if not m.required]
-        texts += [b'"aa": ' + (shortest(value) or b"") for _, value in node.free]
-        far = max((a.farthest for a, _ in node.free if a), default=0)
-        return max((_size(vocabulary, text) + 2 for text in texts), default=0) + far
-    if isinstance(node, Array):
-        items = [*node.first, *([node.item] if node.item else [])]
-        return max((_size(vocabulary, shortest(item)) + 2 for item in items), default=0)
-    if isinstance(node, Repeat):
-        return _size(vocabulary, node.separator + (shortest(node.item) or b"")) + 2
-    return 0
-
-
-def _choice_cost(vocabulary: Vocabulary, node: Node) -> int:
-    """How much dearer than the cheapest a choice inside a value can be."""
-    if isinstance(node, OneOf):
-        return _size(vocabulary, max(node.texts, key=len, default=b""))
-    if isinstance(node, Choice):
-        return max((_size(vocabulary, shortest(option)) for option in node.options), default=0)
-    if isinstance(node, String):
-        return node.pattern.farthest if node.pattern else 0
-    if isinstance(node, Pattern):
-        return node.automaton.farthest
-    return _digits(node.range) if isinstance(node, Number) else 0
-
-
-def _size(vocabulary: Vocabulary, text: bytes | None) -> int:
-    return 0 if text is None else len(vocabulary.tokenize(text))
-
-
-def _digits(numbers: NumberRange) -> int:
-    bounds = [b for b in (numbers.low, numbers.high) if b is not None]
-    return max((len(str(float(b))) if b.denominator > 1 else len(str(b)) for b in bounds), default=1)

@@ -20,10 +20,15 @@ def random_schema(draw: random.Random, depth: int = 3) -> Schema:
     return _any(draw, depth)
 
 
-def _any(draw: random.Random, depth: int) -> Schema:
+def random_leaf(draw: random.Random) -> Schema:
+    """A schema without parts."""
     leaves: tuple[Callable[[random.Random], Schema], ...] = (_string, _integer, _number, _enum, _plain)
+    return draw.choice(leaves)(draw)
+
+
+def _any(draw: random.Random, depth: int) -> Schema:
     if depth <= 0 or draw.random() < 0.25:
-        return draw.choice(leaves)(draw)
+        return random_leaf(draw)
     return draw.choice((_object, _object, _array, _union))(draw, depth - 1)
 
 
