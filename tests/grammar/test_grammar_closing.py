@@ -107,7 +107,7 @@ def test_calls_close(choice: str, tokenizer: Any) -> None:
             {"a": schema, "b": STRING}, ["a"], False)}} for i in range(draw.randrange(1, 3))]  # fmt: skip
         family = draw.choice(list(FAMILIES))
         try:
-            plan = prepare(tokenizer, tools, tool_choice=choice, family=family).plan  # type: ignore[arg-type]
+            plan = prepare(tokenizer, tools, tool_choice=choice, family=family).plan
         except MMSpecError:
             continue
         assert plan is not None
