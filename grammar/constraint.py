@@ -20,6 +20,7 @@ from mmspec_agent.core.errors import ConstraintError, SchemaError
 from .growth import growth
 from .machine import JsonState
 from .position import Position
+from .regex import TooIntricate
 from .shape import FAILED, Node, Reading
 from .vocabulary import Vocabulary
 from .witness import completion
@@ -85,7 +86,11 @@ class GrammarPlan:
         if known is None:
             if len(self._readings) >= _MOST_READINGS:
                 self._readings.clear()
-            known = self._readings[text] = FAILED if self.shape is None else self.shape.read(text, 0)
+            try:
+                known = FAILED if self.shape is None else self.shape.read(text, 0)
+            except TooIntricate:  # no way to the end was found within the bound on work
+                known = FAILED
+            self._readings[text] = known
         return known
 
     def tail(self, text: bytes) -> bytes | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +9,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from mmspec_agent.grammar.vocabulary import Vocabulary
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 TEXT = [
     '{"name": "get_weather", "arguments": {"city": "San Francisco", "days": 3, "units": "celsius"}}',

@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from walks import byte_tokenizer, check, drawn, tastes, walk
 
 from mmspec_agent.bench.wild_schemas import wild_schema
 from mmspec_agent.core.errors import MMSpecError
@@ -15,6 +14,8 @@ from mmspec_agent.grammar.envelope import prepare
 from mmspec_agent.grammar.families import FAMILIES
 from mmspec_agent.grammar.plans import json_plan
 from mmspec_agent.grammar.vocabulary import Vocabulary
+
+from .walks import byte_tokenizer, check, drawn, tastes, walk
 
 STRING: dict[str, Any] = {"type": "string"}
 
