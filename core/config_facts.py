@@ -35,8 +35,8 @@ def is_mrope(config: PreTrainedConfig) -> bool:
 
 def query_groups_of(config: PreTrainedConfig) -> int:
     """Query heads that share a head of keys and values."""
-    heads: int = getattr(config, "num_attention_heads", None) or getattr(config, "n_head", None) or 1
-    kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
+    heads = number(config, "num_attention_heads", "n_head") or 1
+    kv_heads = number(config, "num_key_value_heads") or heads
     return max(1, heads // kv_heads)
 
 
@@ -54,3 +54,18 @@ def decoder_config_of(model: PreTrainedModel, text_config: PreTrainedConfig) -> 
         if config is not model.config and config.model_type == text_config.model_type:
             return config
     return text_config
+
+
+def number(config: PreTrainedConfig, *names: str) -> int | None:
+    """The first of ``names`` that a configuration gives a number for; the largest where layers differ in it."""
+    for name in names:
+        try:
+            values = [getattr(config, name, None)]
+        except Exception:  # transformers refuses to name one value where layers have several
+            layers = getattr(config, "per_layer_config", None) or {}
+            several = layers.values() if isinstance(layers, dict) else layers
+            values = [vars(config).get(name), *(vars(one).get(name) for one in several if hasattr(one, "__dict__"))]
+        found = [value for value in values if isinstance(value, int) and value > 0]
+        if found:
+            return max(found)
+    return None

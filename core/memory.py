@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from .config_facts import number
 from .errors import MemoryBudgetExceeded, OptionError
 from .hf_target import HFTarget
 
@@ -30,11 +31,10 @@ def parse_bytes(value: int | str | None, zero: bool = False) -> int | None:
 def kv_bytes_per_token(target: HFTarget) -> int:
     """Bytes of one token's keys and values over all layers, from the model's configuration."""
     config = target.text_config
-    heads: int = getattr(config, "num_attention_heads", None) or getattr(config, "n_head", None) or 1
-    kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
-    hidden: int = getattr(config, "hidden_size", None) or getattr(config, "n_embd", None) or heads
-    head_width: int | None = getattr(config, "head_dim", None)
-    width = head_width or hidden // heads
+    heads = number(config, "num_attention_heads", "n_head") or 1
+    kv_heads = number(config, "num_key_value_heads") or heads
+    hidden = number(config, "hidden_size", "n_embd") or heads
+    width = number(config, "head_dim") or hidden // heads
     return 2 * len(target.layer_types) * kv_heads * width * target.dtype.itemsize
 
 

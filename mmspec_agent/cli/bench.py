@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
     group.command("calls")(calls)
     group.command("video")(video)
     group.command("reference")(reference)
+    group.command("architectures")(architectures)
     app.add_typer(group, name="bench")
 
 
@@ -126,6 +127,25 @@ def reference(
     quiet_libraries()
     with Bars() as bars:
         report = run(ReferenceOptions(scenes=scenes, full=full, workers=workers, weights=weights), bars)
+    finish(report, as_json)
+
+
+def architectures(
+    names: Annotated[list[str] | None, typer.Argument(help="Types such as llama or gemma3_text; default all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    step: Annotated[int, typer.Option(min=1, help="Every how many types one is tried.")] = 1,
+) -> None:
+    """Every causal model type of transformers, tiny and random: served with the very tokens, or refused by name."""
+    from mmspec_agent.bench.architectures import ArchitectureOptions, run, table
+
+    from .console import quiet_libraries
+    from .progress import Bars
+
+    quiet_libraries()
+    with Bars() as bars:
+        report = run(ArchitectureOptions(tuple(names or ()), step), bars)
+    if not as_json:
+        typer.echo(table(report.details["types"]))
     finish(report, as_json)
 
 
