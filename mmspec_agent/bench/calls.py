@@ -21,7 +21,7 @@ from .call_arms import ALL, HF, NAMES, PLAIN, RULE_A, CallArms, Called
 from .call_tasks import CallTask, load_tasks
 from .closing import run_closing
 from .common import Bar, Report, Spread, Timed, environment, take_turns
-from .grammar_clock import share_of_calls, share_of_wide_schema
+from .grammar_clock import masks_of_random_schemas, share_of_calls, share_of_patterns, share_of_wide_schema
 from .outlines_arm import OutlinesArm, measure
 
 DECODE_BAR = 4.2
@@ -29,7 +29,9 @@ COST_BAR = 0.24
 SESSION_BAR = 0.30
 GRAMMAR_BAR = 0.05
 CLOCKED_TASKS = 20
-WIDE_BUDGET, TIGHT_BUDGET = 1600, 500
+MASK_BAR_MS = 20.0
+WIDE_BUDGET, TIGHT_BUDGET, PATTERN_BUDGET = 1600, 500, 140
+CLOCKED_SCHEMAS = 200
 CLOSING_REPLIES = 10_000
 CLOSING_SCHEMAS = 300
 
@@ -123,10 +125,14 @@ def _clock_grammar(arms: CallArms, tasks: Sequence[CallTask], report: Report, pr
         "calls": share_of_calls(arms, tasks[:CLOCKED_TASKS]),
         "schema of 200 properties and an enum of 5,000": share_of_wide_schema(arms.engine, WIDE_BUDGET),
     }
-    closing = {"the same schema, closed by its budget": share_of_wide_schema(arms.engine, TIGHT_BUDGET)}
-    report.details["grammar_work"] = {name: share._asdict() for name, share in (shares | closing).items()}
+    shares["the same schema, closed by its budget"] = share_of_wide_schema(arms.engine, TIGHT_BUDGET)
+    shares["patterns, closed by their budget"] = share_of_patterns(arms.engine, PATTERN_BUDGET)
+    wild = {f"{CLOCKED_SCHEMAS} random schemas": masks_of_random_schemas(CLOCKED_SCHEMAS, progress)}
+    report.details["grammar_work"] = {name: share._asdict() for name, share in (shares | wild).items()}
     for name, share in shares.items():
         report.bars.append(Bar(f"grammar work of a step, {name}", share.share, GRAMMAR_BAR, True))
+    for name, share in (shares | wild).items():
+        report.bars.append(Bar(f"99th percentile of a mask in ms, {name}", share.mask_p99_ms, MASK_BAR_MS, True))
 
 
 def _run_closing(report: Report, progress: Progress) -> None:

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from mmspec_agent.engine import Engine
 from mmspec_agent.grammar.constraint import GrammarCursor
 from mmspec_agent.grammar.drafter import GrammarDraftState
+from mmspec_agent.grammar.position import Position
+from mmspec_agent.models.progress import Progress
+
+from .closing import run_closing
 
 if TYPE_CHECKING:
     from .call_arms import CallArms
@@ -28,13 +32,18 @@ CLOCKED: tuple[tuple[type[Any], str], ...] = (
 
 
 class GrammarShare(NamedTuple):
-    """Grammar work of some steps: its share of all their seconds, its median seconds and share, and the steps."""
+    """Grammar work of some steps: its share of all their seconds, its median seconds and share, and the steps.
+
+    ``mask_p99_ms``: 99th percentile of the CPU time of one mask, of all that were computed.
+    """
 
     share: float
     median_share: float
     median_ms: float
     worst_ms: float
     steps: int
+    masks: int = 0
+    mask_p99_ms: float = 0.0
 
 
 @dataclass
@@ -47,6 +56,7 @@ class GrammarClock:
 
     steps: list[tuple[float, float]] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
+    masks: list[float] = field(default_factory=list)
     _seconds: float = 0.0
     _depth: int = 0
     _kept: list[tuple[type[Any], str, Callable[..., Any]]] = field(default_factory=list)
@@ -56,6 +66,9 @@ class GrammarClock:
             method = getattr(owner, name)
             self._kept.append((owner, name, method))
             setattr(owner, name, self._clocked(method))
+        compute = Position._compute_mask
+        self._kept.append((Position, "_compute_mask", compute))
+        setattr(Position, "_compute_mask", self._timed_mask(compute))  # noqa: B010  (a method is replaced)
         return self
 
     def __exit__(
@@ -78,6 +91,16 @@ class GrammarClock:
 
         return call
 
+    def _timed_mask(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def compute(position: Position) -> Any:
+            started = time.thread_time()
+            try:
+                return method(position)
+            finally:
+                self.masks.append(time.thread_time() - started)
+
+        return compute
+
     def trace(self, record: dict[str, Any]) -> None:
         """One step is over."""
         if record["step"] == 1:
@@ -89,8 +112,10 @@ class GrammarClock:
     @property
     def share(self) -> GrammarShare:
         """Over the steps so far."""
+        ordered = sorted(self.masks)
+        p99 = 1000 * ordered[99 * len(ordered) // 100] if ordered else 0.0
         if not self.steps:
-            return GrammarShare(0.0, 0.0, 0.0, 0.0, 0)
+            return GrammarShare(0.0, 0.0, 0.0, 0.0, 0, len(ordered), p99)
         spent = [grammar for grammar, _ in self.steps]
         shares = [grammar / step for grammar, step in self.steps]
         return GrammarShare(
@@ -99,6 +124,8 @@ class GrammarClock:
             1000 * statistics.median(spent),
             1000 * max(spent),
             len(self.steps),
+            len(ordered),
+            p99,
         )
 
 
@@ -120,7 +147,32 @@ def share_of_wide_schema(engine: Engine, budget: int, replies: int = 2) -> Gramm
 
     A budget below what the model would write shows what closing in time costs beside.
     """
-    form = {"type": "json_schema", "json_schema": {"name": "form", "schema": wide_schema()}}
+    return share_of_schema(engine, wide_schema(), budget, replies)
+
+
+def share_of_patterns(engine: Engine, budget: int, replies: int = 2) -> GrammarShare:
+    """Grammar work of strings under expressions, closed by their budget."""
+    parts = {"code": "^([A-Z]{2}-[0-9]{4} ){3,12}end$", "text": "^[^<>]{40,300}$"}
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "string", "pattern": pattern} for name, pattern in parts.items()},
+        "required": list(parts),
+        "additionalProperties": False,
+    }
+    return share_of_schema(engine, schema, budget, replies)
+
+
+def masks_of_random_schemas(schemas: int, progress: Progress) -> GrammarShare:
+    """The masks of a model of random weights, a reply a schema, in budgets from the least upwards."""
+    clock = GrammarClock()
+    with clock:
+        run_closing(schemas, schemas, progress, seed=1)
+    return clock.share
+
+
+def share_of_schema(engine: Engine, schema: dict[str, Any], budget: int, replies: int = 2) -> GrammarShare:
+    """Grammar work of replies of one schema, after a reply that fills the caches."""
+    form = {"type": "json_schema", "json_schema": {"name": "form", "schema": schema}}
     ask = "Fill in the form for part PN-07919-B: green, ordered on 2024-05-06, 12 pieces at 3.5 each for Anna Schmidt."
     clock = GrammarClock()
     for reply in range(replies + 1):

@@ -48,3 +48,15 @@ def test_the_wide_schema_is_what_it_says() -> None:
     assert len(schema["properties"]) == 200
     assert len(set(schema["properties"]["part"]["enum"])) == 5000
     assert set(schema["required"]) <= set(schema["properties"])
+
+
+def test_every_mask_is_timed_wherever_it_is_asked_for() -> None:
+    plan = json_plan(Vocabulary.of(random_engine().tokenizer), {"enum": ["a", "b"]})
+    clock = GrammarClock()
+    with clock:
+        cursor = plan.open(20)
+        cursor.forced_run(8)
+        cursor.mask()
+        cursor.mask()  # known by now
+    assert clock.share.masks == len(clock.masks) >= 1
+    assert clock.share.mask_p99_ms >= 0.0
