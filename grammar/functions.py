@@ -43,6 +43,8 @@ def describe_callable(tool: Callable[..., Any]) -> Described:
     code = tool if inspect.isroutine(tool) else type(tool).__call__
     text = inspect.getdoc(tool if inspect.isroutine(tool) else type(tool)) or inspect.getdoc(code) or ""
     parameters = _parameters(bound or tool, name)
+    if name == "<lambda>":
+        raise ToolError("A lambda has no name by which a model could call it; write a function with def.")
     return _of_parameters(name, text, parameters, inspect.unwrap(code))
 
 
@@ -53,7 +55,7 @@ def _of_class(tool: type) -> Described:
     fields = isinstance(tool, type(pydantic.BaseModel)) or dataclasses.is_dataclass(tool) or typing.is_typeddict(tool)
     if not fields:
         constructor = inspect.unwrap(tool.__init__)  # type: ignore[misc]
-        text = own or inspect.getdoc(constructor) or ""
+        text = own or (inspect.getdoc(constructor) if inspect.isfunction(constructor) else None) or ""
         return _of_parameters(tool.__name__, text, _parameters(tool, tool.__name__), constructor)
     if own.startswith(f"{tool.__name__}(") and dataclasses.is_dataclass(tool):
         own = ""  # dataclasses write their signature there
@@ -95,25 +97,49 @@ def _of_parameters(name: str, text: str, parameters: list[inspect.Parameter], co
     fields: dict[str, Any] = {}
     for index, parameter in enumerate(parameters):
         kind = _annotation(parameter, code, name)
+        _check_kind(kind, parameter, name)
         fields[f"p{index}"] = _field(kind, parameter, described.parameters.get(parameter.name))
     model = _schema(lambda: pydantic.create_model("Arguments", **fields), name)
     schema = _schema(lambda: model.model_json_schema(by_alias=True), name)
     return Described(name, described.summary, without_titles(schema))
 
 
+def _check_kind(kind: Any, parameter: inspect.Parameter, name: str) -> None:
+    """ToolError that names the parameter whose type JSON cannot write."""
+    try:
+        _schema(lambda: pydantic.TypeAdapter(kind).json_schema(), name)
+    except ToolError as error:
+        raise ToolError(
+            f"Tool {name!r}: parameter {parameter.name!r} of type {parameter.annotation!r} has no JSON Schema. "
+            "Give it a type that can, or bind it with functools.partial before the function is offered."
+        ) from error
+
+
 def _annotation(parameter: inspect.Parameter, code: Any, name: str) -> Any:
     """The parameter's type; names in quotes are looked up where the function was written."""
     if parameter.annotation is parameter.empty:
         return Any
+    around = {**_scope_of(code), **_locals_of(code)}
     holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     try:
-        hints = typing.get_type_hints(holder, getattr(code, "__globals__", {}), _locals_of(code), include_extras=True)
+        hints = typing.get_type_hints(holder, getattr(code, "__globals__", {}), around, include_extras=True)
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
         raise ToolError(
             f"Tool {name!r}: the type of parameter {parameter.name!r}, {parameter.annotation!r}, cannot be "
             f"understood: {error}."
         ) from None
     return portable(hints[parameter.name])
+
+
+def _scope_of(code: Any) -> dict[str, Any]:
+    """Names of the scope that a function was written in, while that scope is still being run."""
+    written = getattr(getattr(code, "__func__", code), "__code__", None)
+    frame = inspect.currentframe()
+    while frame is not None and written is not None:
+        if any(constant is written for constant in frame.f_code.co_consts):
+            return dict(frame.f_locals)
+        frame = frame.f_back
+    return {}
 
 
 def _locals_of(code: Any) -> dict[str, Any]:

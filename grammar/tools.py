@@ -16,6 +16,9 @@ from .schema import JsonSchema, Separators, Unsupported, normalise
 
 _LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}")
 
+_SCHEMA_ATTRIBUTES: Final = ("params_json_schema", "parameters_json_schema", "parameters", "input_schema")
+"""Where tool objects of agent libraries keep the schema of their arguments."""
+
 
 @dataclass(frozen=True)
 class Tool:
@@ -85,6 +88,12 @@ def _described(tool: Any) -> tuple[str, str, Any]:
         if isinstance(arguments, type) and issubclass(arguments, pydantic.BaseModel):
             arguments = without_titles(arguments.model_json_schema())
         return tool.name, str(getattr(tool, "description", "") or ""), arguments
+    for attribute in _SCHEMA_ATTRIBUTES:
+        schema = getattr(tool, attribute, None)
+        if isinstance(schema, Mapping) and isinstance(getattr(tool, "name", None), str):
+            return tool.name, str(getattr(tool, "description", "") or ""), dict(schema)
+    if isinstance(tool, (classmethod, staticmethod)):
+        return describe_callable(tool.__func__)
     if callable(tool):
         return describe_callable(tool)
     raise ToolError(
@@ -98,12 +107,21 @@ def _named(error: SchemaError, name: str) -> SchemaError:
 
 
 def _from_dict(tool: Mapping[str, Any]) -> tuple[str, str, Any]:
-    body = tool.get("function", tool)
+    body = tool.get("function", tool.get("toolSpec", tool))
+    if callable(body):
+        return describe_callable(body)
+    kind = tool.get("type", "function")
+    if kind not in ("function", "custom", "object", None):
+        raise ToolError(f"A tool of type {kind!r} runs at a provider; accepted is 'function': {tool!r:.120}")
     if not isinstance(body, Mapping) or not isinstance(body.get("name"), str):
         raise ToolError(f"A tool dict needs a 'name' (at the top, or under 'function'): {tool!r:.120}")
     parameters = body.get("parameters", body.get("inputSchema", body.get("input_schema")))
     if parameters is None:
         parameters = {"type": "object", "properties": {}}
+    if isinstance(parameters, Mapping) and set(parameters) == {"json"}:  # Bedrock
+        parameters = parameters["json"]
+    if isinstance(parameters, type) and issubclass(parameters, pydantic.BaseModel):
+        parameters = describe_callable(parameters).parameters
     return body["name"], str(body.get("description") or ""), parameters
 
 

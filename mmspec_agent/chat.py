@@ -19,6 +19,7 @@ from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.core.trace import open_trace
 from mmspec_agent.core.visual.compress import LOSSY_NAME as VISUAL_TOKENS
 from mmspec_agent.core.visual.placing import Placed
+from mmspec_agent.grammar.reasoning import REASONING
 
 from .chat_rules import (
     StopCheck,
@@ -60,16 +61,18 @@ class ChatRun:
         self._prediction: PredictionState | None = None
         self._tokens: list[TokenInfo] = []
         self._cut = False
+        self._state = ""
 
     def events(self) -> Iterator[Event]:
         """Decode; an early close leaves the conversation usable, with what was decoded."""
         decoder = self._decoder()
         prompt_length = len(self._conversation.tokens)
         finish: str | None = None
+        self._state = decoder.request.constraint.state if decoder.request.constraint is not None else ""
         for step in decoder.steps():
             self._tokens += [_info(e) for e in step.emitted]
             said = [e for e in step.emitted if e.token not in self._eos_ids]
-            stopped = self._text.add([e.token for e in said], [self._is_call(e) for e in said])
+            stopped = self._text.add([e.token for e in said], [self._is_guarded(e) for e in said])
             yield StepPiece(tuple(_info(e) for e in step.emitted), step.record)
             self._keep_segments()
             finish = step.finish
@@ -81,8 +84,15 @@ class ChatRun:
         yield from self._pieces(self._text.finish(stopped=stopped is not None))
         yield Done(self._reply(decoder, finish or "length"))
 
-    def _is_call(self, emitted: Emitted) -> bool:
-        """Whether a token belongs to a tool call: stop strings end what is said, never a call."""
+    def _is_guarded(self, emitted: Emitted) -> bool:
+        """Whether a token belongs to a tool call, or to the reasoning before an answer in a form.
+
+        Stop strings end what is said, never these. A token's state is the one behind it, so that the token which
+        closes the section is known by the state before.
+        """
+        before, self._state = self._state, emitted.state
+        if REASONING in (before, emitted.state):
+            return self._prompt.reader is not None
         return bool(self._options.tools) and emitted.state not in FREE_STATES
 
     @property

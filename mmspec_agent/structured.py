@@ -5,13 +5,14 @@ Turns the options of a request into one constraint and one reader; the grammar f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from mmspec_agent.core.compliance import ComplianceProcessor
 from mmspec_agent.core.constraint import ConstraintPlan
-from mmspec_agent.core.errors import MMSpecError, OptionError
+from mmspec_agent.core.errors import MMSpecError, OptionError, OutputInvalid
 from mmspec_agent.grammar.choice import is_free
 from mmspec_agent.grammar.envelope import Envelope, prepare
 from mmspec_agent.grammar.reading import CallDelta, CallReader
@@ -218,4 +219,15 @@ class _FormatReader:
         try:
             return Answer(text, (), self._wanted.parse(text), notes)
         except MMSpecError as error:
-            return Answer(text, notes={**notes, "invalid": str(error)})
+            reason = str(error)
+            if finish == "stop" and isinstance(error, OutputInvalid) and not _is_json(text):
+                reason = f"A stop string or a stopping criterion cut the document: {text[-60:]!r}"
+            return Answer(text, notes={**notes, "invalid": reason})
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

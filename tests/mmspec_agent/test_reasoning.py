@@ -186,3 +186,22 @@ def test_compliance_goes_with_a_section(engines: dict[tuple[str, bool], Engine])
         for form in ("required", "format", "either"):
             given = {**FORMS[form], "compliance": ComplianceProcessor(["zebra crossing"])}
             check(engine.chat("Tick?", **given, max_new_tokens=80, temperature=1.0), form, "</think>")
+
+
+@pytest.mark.parametrize("control", [False, True])
+@pytest.mark.parametrize("stop", [["e", " "], ["</think>"], ["<think>", "\n"]])
+def test_stop_strings_cut_neither_the_section_nor_the_call_behind_it(
+    stop: list[str], control: bool, engines: dict[tuple[str, bool], Engine]
+) -> None:
+    engine = engine_of(engines, OPENED[0], control)
+    given: dict[str, Any] = {**FORMS["required"], "max_new_tokens": 60, "temperature": 1.5}
+    assert engine.chat("Tick?", **given, stop=stop).token_ids == engine.chat("Tick?", **given).token_ids
+    closed = engine.chat("Tick?", **FORMS["format"], max_new_tokens=60, temperature=1.5, stop=["</think>"])
+    assert closed.parsed is not None
+
+
+def test_a_document_that_a_stop_string_cut_says_so(engines: dict[tuple[str, bool], Engine]) -> None:
+    engine = random_engine(5)
+    reply = engine.chat("Tick?", response_format=SCHEMA, max_new_tokens=60, stop=['"'])
+    assert (reply.text, reply.parsed) == ("{", None)
+    assert "stop string" in reply.notes["invalid"]
