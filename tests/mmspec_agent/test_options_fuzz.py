@@ -134,8 +134,9 @@ def combination(rng: random.Random, drawn: list[Draw]) -> Callable[[], Options]:
         options: Options = {}
         for at, draw in enumerate(chosen):
             options.update(draw(random.Random(f"{seed} {at}")))
-        if "do_sample" in options:  # a watermark after the only token left brings others back, which are then drawn
+        if "do_sample" in options:  # these can leave several tokens equally likely, one of which is then drawn
             options.pop("watermarking_config", None)
+            options.pop("prefix_allowed_tokens_fn", None)
         return options
 
     return make
