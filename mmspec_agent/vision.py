@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from mmspec_agent.core.hf_target import HFTarget
 from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.core.visual.compress import compressed, target_count
 from mmspec_agent.core.visual.families import KIND_ARGUMENTS, PIXEL_ARGUMENTS, Family, PictureInput
-from mmspec_agent.core.visual.features import PICTURE_FAULTS, Encoder, PictureFeatures, pictures_of_output
+from mmspec_agent.core.visual.features import PICTURE_FAULTS, Encoder, pictures_of_output
 from mmspec_agent.core.visual.memory import ByteStore
 from mmspec_agent.core.visual.placing import Placed, place
 from mmspec_agent.core.visual.segments import SegmentStore
@@ -278,6 +277,8 @@ class Vision:
             once = sum(one.count or 0 for one in pictures) * times == self._slots(rows)
             step = times if once else 1
             own = {name: value[::step] for name, value in call.items()}
+            if "mm_encoder_outputs" in inputs and self._target.rope_axes > 1 and position_ids is not None:
+                own["position_ids"] = position_ids  # the grids that they came from are gone
             self._look.at_batch(rows[::step], placed[::step], {**own, **inputs})
         return placed
 
@@ -313,8 +314,8 @@ class Vision:
                 f"the pictures' inputs do not belong together ({type(error).__name__}: {error}); pass them as the "
                 "processor returned them"
             ) from error
-        encoded = [(one, self.encoder.encode(one)) for one in pictures]
-        return [dataclasses.replace(one, count=len(made.rows), load=partial(_same, made)) for one, made in encoded]
+        # With their pixels: a look in fp32 runs the tower anew.
+        return [dataclasses.replace(one, count=len(self.encoder.encode(one).rows)) for one in pictures]
 
     def _slots(self, rows: Sequence[Sequence[int]]) -> int:
         return sum(list(ids).count(self.family.image_token_id) for ids in rows)
@@ -352,10 +353,6 @@ def rope_state_kept(model: PreTrainedModel) -> Iterator[None]:
     finally:
         if core is not None and "rope_deltas" in core.__dict__:
             core.rope_deltas = before
-
-
-def _same(features: PictureFeatures) -> PictureFeatures:
-    return features
 
 
 def _as_parts(message: dict[str, Any]) -> dict[str, Any]:

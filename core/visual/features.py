@@ -29,6 +29,8 @@ class PictureFeatures:
     rows: torch.Tensor
     deep: tuple[torch.Tensor, ...] = ()
     stacked: bool = False
+    deepstack: bool = False
+    """Whether the tower has such layers at all: a configuration may name none of them."""
 
     @property
     def bytes(self) -> int:
@@ -57,7 +59,7 @@ def as_model_output(parts: Sequence[PictureFeatures]) -> EncoderOutput:
     """Features of consecutive pictures in the form the model's own tower would give them."""
     rows = [part.rows for part in parts]
     layers = len(parts[0].deep)
-    deep = [[part.deep[layer] for part in parts] for layer in range(layers)] if layers else None
+    deep = [[part.deep[layer] for part in parts] for layer in range(layers)] if layers or parts[0].deepstack else None
     return EncoderOutput(torch.cat(rows)[None] if parts[0].stacked else rows, deep)
 
 
@@ -125,14 +127,18 @@ def pictures_of_output(output: Any, positions: IntArray | None, slots: Sequence[
     which the pictures' grids are read; None for other models.
     """
     pooled = output.pooler_output
-    deep = getattr(output, "deepstack_features", None) or ()
+    found = getattr(output, "deepstack_features", None)
+    deep = found or ()
     places = [(row, int(slot)) for row, found in enumerate(slots) for slot in found]
     pictures, at = [], 0
     for index, rows in enumerate(pooled):
         if not rows.numel():  # what some towers give for a row of text
             continue
         features = PictureFeatures(
-            rows.flatten(0, -2), tuple(layer[index] for layer in deep), isinstance(pooled, torch.Tensor)
+            rows.flatten(0, -2),
+            tuple(layer[index] for layer in deep),
+            isinstance(pooled, torch.Tensor),
+            found is not None,
         )
         count = len(features.rows)
         grid = _grid_at(positions, places[at : at + count]) if positions is not None else None
@@ -158,6 +164,6 @@ def _gather(output: Any) -> PictureFeatures:
     pooled = output.pooler_output
     stacked = isinstance(pooled, torch.Tensor)
     rows = pooled.flatten(0, -2) if stacked else torch.cat([part.flatten(0, -2) for part in pooled])
-    deep = getattr(output, "deepstack_features", None) or ()
-    layers = tuple(layer if isinstance(layer, torch.Tensor) else torch.cat(list(layer)) for layer in deep)
-    return PictureFeatures(rows, layers, stacked)
+    deep = getattr(output, "deepstack_features", None)
+    layers = tuple(layer if isinstance(layer, torch.Tensor) else torch.cat(list(layer)) for layer in deep or ())
+    return PictureFeatures(rows, layers, stacked, deep is not None)

@@ -209,7 +209,7 @@ def _moved(value: Any, target: HFTarget) -> Any:
         return value.to(target.dtype) if value.is_floating_point() else value
     if isinstance(value, PictureFeatures):
         deep = tuple(_moved(one, target) for one in value.deep)
-        return PictureFeatures(_moved(value.rows, target), deep, value.stacked)
+        return PictureFeatures(_moved(value.rows, target), deep, value.stacked, value.deepstack)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_moved(one, target) for one in value))
     if isinstance(value, (list, tuple)):
