@@ -39,6 +39,9 @@ _LONG = (8, 30, 70, 300)
 _TREE = (ROOT, ROOT, 0, 0, 1, 3, 3)
 """Parents: siblings at the root and behind them, three tokens deep."""
 
+_ROOM = 12
+"""Tokens of the context that trees, accepted paths and bonus tokens behind a length take."""
+
 _CHUNK = 19
 """Rows of one prefill forward of a look."""
 
@@ -182,11 +185,13 @@ def _look(target: HFTarget, lengths: Sequence[int], allowed: float) -> Finding |
     usable = [t for t in range(3, min(target.vocab_size, 400)) if t not in target.placeholder_ids]
     rng = np.random.default_rng(0)
     limit, held = target.context_limit, 0
+    if limit is not None:  # where the context is very short, as much as it holds
+        lengths = [one for one in lengths if one + _ROOM <= limit] or [max(1, limit - _ROOM)]
     for group in _groups(target, lengths):
         sequence, tokens = target.open(64), list[int]()
         sequence.arena.max_bytes = None  # a budget is for requests
         for length in group:
-            if limit is not None and length + 12 > limit:
+            if limit is not None and length + _ROOM > limit and length != lengths[0]:
                 break
             tokens += rng.choice(usable, size=length - len(tokens)).tolist()
             if length == group[0]:
@@ -228,6 +233,11 @@ def _compare(
     if sequence.draft_room(len(pending)) < tree.depth:
         tree = EMPTY
     result = sequence.verify(pending, tree)
+    if not any(layer.is_initialized for layer in sequence.arena.layers):
+        raise UnsupportedModel(
+            f"{type(target.model).__name__} writes no keys and values into the cache it is given (it keeps a recurrent "
+            "state, or reads the whole text each time), so nothing can be rolled back; use the model's own generate"
+        )
     sequence.commit(len(pending), _PATH if len(tree) else ())
     for leaf in (tree.leaves if first else ()) or (_PATH[-1] if len(tree) else ROOT,):
         path = [] if leaf == ROOT else tree.path(leaf)

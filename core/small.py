@@ -65,7 +65,7 @@ _PATTERNS: tuple[tuple[str, int], ...] = (
 _TOKEN_ID = re.compile(r"(token_id|_token_index|_token|_id)s?$")
 _LAYER_COUNT = re.compile(r"^(num_hidden_layers|n_layers?|num_layers|num_decoder_layers|num_blocks)$")
 _CONTEXT = re.compile(
-    r"^(max_position_embeddings|n_positions|max_sequence_length|max_seq_len|max_seq_length|seq_length|n_ctx)$"
+    r"^(max_position_embeddings|n_positions|max_sequence_length|max_seq_len|max_seq_length|seq_length|n_ctx|context_length)$"
 )
 _LAYER_INDEX = re.compile(r"(layer|interval|pattern|replace|_every|freq|depth|period|offset|stride|step|skip)")
 _NO_BORDER = re.compile(

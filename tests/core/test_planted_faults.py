@@ -19,6 +19,8 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
+    RwkvConfig,
+    RwkvForCausalLM,
 )
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
 
@@ -200,6 +202,13 @@ def test_a_far_window_of_a_large_model_is_found_in_a_small_copy() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) > 3_000_000
     with pytest.raises(UnsupportedModel, match="in a small copy of its configuration"):
         Engine(model)
+
+
+def test_a_recurrent_model_that_ignores_the_cache_is_refused() -> None:
+    torch.manual_seed(0)
+    config = RwkvConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, context_length=64)
+    with pytest.raises(UnsupportedModel, match="no keys and values"):
+        Engine(RwkvForCausalLM(config).eval())
 
 
 def test_layers_that_share_rows_are_served_saved_and_moved() -> None:
