@@ -90,6 +90,7 @@ def check(reply: Reply, form: str, closer: str) -> None:
     assert reply.tokens[0].state == "REASONING" or reply.reasoning == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("control", [False, True])
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_the_section_is_closed_first_in_any_budget(
@@ -104,6 +105,7 @@ def test_the_section_is_closed_first_in_any_budget(
         assert engine.chat("Tick?", **given, speculate=False, skip_forced=False).token_ids == reply.token_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("opened", "closer"), list(zip(OPENED, CLOSERS, strict=True)))
 def test_every_kind_of_mark_is_known(opened: str, closer: str, engines: dict[tuple[str, bool], Engine]) -> None:
     for control in (False, True):
@@ -114,6 +116,7 @@ def test_every_kind_of_mark_is_known(opened: str, closer: str, engines: dict[tup
             assert reply.message.get("reasoning_content", "") == reply.reasoning
 
 
+@pytest.mark.slow
 def test_the_model_may_close_the_section_itself(engines: dict[tuple[str, bool], Engine]) -> None:
     engine = engine_of(engines, OPENED[0], True)
     closer = engine.tokenizer.convert_tokens_to_ids("</think>")
@@ -180,6 +183,7 @@ def test_a_section_that_the_model_may_open_itself(engines: dict[tuple[str, bool]
     assert reply.text == ""
 
 
+@pytest.mark.slow
 def test_compliance_goes_with_a_section(engines: dict[tuple[str, bool], Engine]) -> None:
     for control in (False, True):
         engine = engine_of(engines, OPENED[0], control)

@@ -56,6 +56,7 @@ def check_call(reply: Reply) -> None:
         jsonschema.validate(call.arguments, TICK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "hermes"])
 @pytest.mark.parametrize("wanted", FORMATS, ids=["model", "schema", "regex", "lark"])
 def test_the_model_calls_a_tool_or_answers_in_the_format(engine: Engine, form: str, wanted: Any) -> None:
@@ -102,6 +103,7 @@ def test_after_results_the_last_answer_has_the_format(engine: Engine) -> None:
     assert isinstance(last.parsed, Person)
 
 
+@pytest.mark.slow
 def test_every_budget_above_the_least_gives_a_whole_reply(engine: Engine) -> None:
     with pytest.raises(ConstraintError, match="shortest"):
         ask(engine, response_format=Person, max_new_tokens=2)
@@ -125,6 +127,7 @@ def going_on(engine: Engine, form: str) -> dict[tuple[int, ...], float]:
     return {(ids[0],): 50.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "hermes"])
 def test_a_repeated_call_ends_the_reply_and_is_left_out(engine: Engine, form: str) -> None:
     given: dict[str, Any] = {**REPEAT, "tools": [ONLY], "tool_format": form, "sequence_bias": going_on(engine, form)}
