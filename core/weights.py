@@ -97,7 +97,9 @@ class ModelWatch:
         self._tuned = [scope for scope in self._scopes if any(name in scope for name in _ADAPTER_STATE[:3])]
         configs = {id(scope["config"]): scope["config"] for scope in self._scopes if "config" in scope}
         self._configs = [
-            (one.__dict__, copy.deepcopy(one.__dict__)) for one in configs.values() if isinstance(one, PreTrainedConfig)
+            (one.__dict__, copy.deepcopy(_own_values(one.__dict__)))
+            for one in configs.values()
+            if isinstance(one, PreTrainedConfig)
         ]
         samples = [_sampled(tensor) for tensor in self._tensors()]
         self._here = [piece for few in samples if isinstance(few, list) for piece in few]
@@ -141,7 +143,12 @@ class ModelWatch:
         return list(map(id, tensors)), versions, list(map(torch.Tensor.data_ptr, tensors)), samples
 
     def _config_changed(self) -> bool:
-        return any(now != before for now, before in self._configs)
+        return any(_own_values(now) != before for now, before in self._configs)
+
+
+def _own_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the configurations of parts: layers hold those themselves, and some refuse to be compared."""
+    return {name: value for name, value in values.items() if not isinstance(value, PreTrainedConfig)}
 
 
 def minds_training(module: torch.nn.Module) -> bool:
