@@ -61,6 +61,22 @@ class FramePrompt:
         text = self._render(1, question)
         return self._encode(text.rpartition(self._token)[2].removeprefix(self.cut.tail))
 
+    def whole(self, stamps: Sequence[str], answered: bool) -> str:
+        """The text of a whole prompt of as many frames, each behind its stamp, for the model's own processor.
+
+        ``answered``: whether a question and an answer stand behind each frame but the last, as where they are kept.
+        """
+        if answered:
+            asked, said = self._shown(1, _PROBE)[-1], {"role": "assistant", "content": _SAID}
+            turns = [turn for _ in stamps[1:] for turn in (asked, said)]
+            text = self._vision.template([*self._shown(1, _PROBE)[:-1], *turns, asked])
+        else:
+            text = self._render(len(stamps), _PROBE)
+        *before, rest = text.split(self._token)
+        head = self.cut.head
+        frames = (f"{one.removesuffix(head)}{stamp}{head}{self._token}" for one, stamp in zip(before, stamps))
+        return "".join(frames) + rest
+
     def closing_ids(self, answer: Sequence[int]) -> list[int]:
         """What the template puts between a kept ``answer`` and the next frame."""
         again = [*self._shown(1, _PROBE), {"role": "assistant", "content": _SAID}, self._shown(1, _PROBE)[-1]]

@@ -86,6 +86,7 @@ class Vision:
         self._look = Look(target, family)
         self._tokenizer = tokenizer
         self._processor = processor
+        self._names: dict[str, frozenset[str]] = {}
         self._prepared: OrderedDict[tuple[str, bool, str], Prepared] = OrderedDict()
 
     @property
@@ -147,6 +148,21 @@ class Vision:
             raise PictureError("pictures need the model's processor: build the engine with Engine(model, processor)")
         return str(self._processor.image_token)
 
+    @property
+    def resizes_several(self) -> bool:
+        """Whether the processor makes another thing of one picture of several than of one alone."""
+        return hasattr(self._processor, "vision_aspect_ratio")
+
+    @property
+    def settings(self) -> str:
+        """What stands for the processor's settings as they are now."""
+        return settings_digest(self._processor) if self._processor is not None else ""
+
+    def look(self, text: str, pictures: Sequence[Picture]) -> None:
+        """Compare our call over a prompt with the model's own; UnsupportedModel where they differ."""
+        parts = [(one, self.prepare_once(one, len(pictures) == 1).picture) for one in pictures]
+        self._look.at_chat(self._processor, self.image_token, text, parts)
+
     def starts_with_special(self, text: str) -> bool:
         """Whether the tokenizer should add its own first token: as processors do, unless the text has it."""
         bos = getattr(self._tokenizer, "bos_token", None)
@@ -158,7 +174,7 @@ class Vision:
         ``alone``: whether it is the only one of its prompt, which some families resize differently. The processor's
         settings are those of the call: a change of any makes a known picture a new one.
         """
-        key = (picture.digest, alone, settings_digest(self._processor) if self._processor is not None else "")
+        key = (picture.digest, alone, self.settings)
         known = self._prepared.get(key)
         if known is not None:
             self._prepared.move_to_end(key)
@@ -200,7 +216,7 @@ class Vision:
     def _process(self, picture: Picture, alone: bool) -> tuple[dict[str, Any], str]:
         """The image processor's output for one picture, and its placeholder text."""
         processor = self._processor
-        several = not alone and hasattr(processor, "vision_aspect_ratio")
+        several = not alone and self.resizes_several
         images: Any = [picture.image] * (2 if several else 1)
         try:
             images = processor.prepare_inputs_layout(images=[images] if several else images)[0]
@@ -215,13 +231,31 @@ class Vision:
             raise PictureError(
                 f"the model's processor refuses a picture of {picture.size[0]}×{picture.size[1]} pixels: {error}"
             ) from error
-        inputs = dict(found)
+        inputs = self._of_model(dict(found), picture.image)
         if several:
             inputs = {
                 name: value[:1] if name in PIXEL_ARGUMENTS and name != "batch_num_images" else value
                 for name, value in inputs.items()
             }
         return inputs, texts[0]
+
+    def _of_model(self, found: dict[str, Any], image: Any) -> dict[str, Any]:
+        """Without what a processor makes for its text alone, such as how many tiles there are: its own call drops that
+        too. What its call returns stays, and is refused where nothing reads it."""
+        unread = set(found) - set(self.family.reads)
+        if unread:
+            unread -= self._returned(image, found)
+        return {name: value for name, value in found.items() if name not in unread}
+
+    def _returned(self, image: Any, found: Mapping[str, Any]) -> frozenset[str]:
+        """Names of all that the processor returns for a prompt of one picture; those of ``found`` if it takes none."""
+        if self.settings not in self._names:
+            try:
+                made = self._processor(text=[self.image_token], images=[image], return_tensors="pt")
+            except PICTURE_FAULTS:
+                return frozenset(found)
+            self._names[self.settings] = frozenset(made)
+        return self._names[self.settings]
 
     def absorb(
         self, conversation: Conversation, stats: DecodeStats, cancelled: Callable[[], bool] | None = None

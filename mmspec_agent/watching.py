@@ -39,6 +39,7 @@ from mmspec_agent.video.window import FrameWindow
 
 from .chat import ChatRun
 from .conversation import Conversation
+from .frame_look import FrameLook
 from .frame_prompt import FramePrompt
 from .option_table import TABLE
 from .options import ALIASES, ChatOptions
@@ -216,6 +217,7 @@ class FrameViewer:
         self._clock = clock
         self._vision = engine.vision
         self._prompt = FramePrompt(self._vision, engine.tokenizer, seeing.system)
+        self._look = FrameLook(self._vision, self._prompt, self._frames() > 1, seeing.keep_answers)
         # One frame's features: a picture that comes again unchanged, to the bit, is not encoded again.
         self._memory = ByteStore(1 << 62)
         self._encoder = Encoder(engine.model, self._vision.family, self._memory)
@@ -237,12 +239,10 @@ class FrameViewer:
         """Encode and prefill a frame; it waits for nobody's question."""
         started, passes = time.perf_counter(), self._encoder.passes
         with self._engine.exclusive():
-            prepared, ids = self._prepare(frame)
-            window = self._current() or self._open(ids, prepared.picture)
-            window.append(ids, prepared.picture, frame.time_s)
+            window = self._append(frame)
         seconds = time.perf_counter() - started
         self._charge(seconds)
-        return Seen(len(ids), self._encoder.passes - passes, seconds, window.bytes)
+        return Seen(len(window.segments[-1].ids), self._encoder.passes - passes, seconds, window.bytes)
 
     def ask(self, question: str, frame: Frame, decision: GateDecision) -> Said:
         """Answer a question about the frames in the window; only its own text is prefilled."""
@@ -250,12 +250,20 @@ class FrameViewer:
         started = time.perf_counter()
         with self._engine.exclusive():
             if self._current() is None:  # the model changed after the frame was seen
-                prepared, ids = self._prepare(frame)
-                self._open(ids, prepared.picture).append(ids, prepared.picture, frame.time_s)
+                self._append(frame)
             reply = self._answer(self._window, question, decision, frame)
         seconds = time.perf_counter() - started
         self._charge(seconds)
         return Said(reply.text, tuple(reply.token_ids), reply.stats, seconds, reply.tokens, reply.parsed)
+
+    def _append(self, frame: Frame) -> FrameWindow:
+        """Prefill a frame; a window of a shape that is new to an uncovered family is compared with the model's own."""
+        stamp = f"<{frame.time_s:.1f} seconds>" if self._stamps else ""
+        image, prepared, ids = self._prepare(frame, stamp)
+        window = self._current() or self._open(ids, prepared.picture)
+        window.append(ids, prepared.picture, frame.time_s)
+        self._look.at(image, stamp, window.held)
+        return window
 
     def _current(self) -> FrameWindow | None:
         """The window, unless its rows belong to weights that the model no longer has: frames are not kept as pixels,
@@ -286,10 +294,9 @@ class FrameViewer:
             window.crop()
         return reply
 
-    def _prepare(self, frame: Frame) -> tuple[Prepared, list[int]]:
-        """The picture as the model takes it, and its segment's ids, within ``max_frame_tokens``."""
+    def _prepare(self, frame: Frame, stamp: str) -> tuple[Image.Image, Prepared, list[int]]:
+        """The picture, also as the model takes it, and its segment's ids, within ``max_frame_tokens``."""
         limit = self._seeing.max_frame_tokens
-        stamp = f"<{frame.time_s:.1f} seconds>" if self._stamps else ""
         for _ in range(6):
             image = Image.fromarray(frame.rgb)
             if self._scale < 1.0:
@@ -297,7 +304,7 @@ class FrameViewer:
             prepared = self._vision.prepare_once(Picture(image, ""), alone=self._frames() == 1)
             ids = self._prompt.frame_ids(prepared.text, stamp)
             if limit is None or len(ids) <= limit:
-                return prepared, ids
+                return image, prepared, ids
             self._scale *= 0.95 * (limit / len(ids)) ** 0.5
         raise FrameError(
             f"a frame of {frame.size[0]}×{frame.size[1]} pixels takes {len(ids)} tokens however small it is made, "

@@ -17,6 +17,7 @@ class Reader:
     ``repeats_from_start``: what is opened anew may begin anew, so that the same first picture means the end.
     ``ends``: running out of pictures is the end, not a loss. ``patience``: failed reads in a row after which the
     source has run out. ``is_decoded``: the pictures come out of a decoder, so that none at all is a fault.
+    ``is_hopeless``: it failed in a way that another connection would fail in too.
     """
 
     order: Order = "rgb"
@@ -28,6 +29,7 @@ class Reader:
     repeats_from_start: bool = False
     patience: int = 3
     is_decoded: bool = True
+    is_hopeless: bool = False
     damage: str | None = None
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from mmspec_agent.core.errors import SourceNotFound, SourceOpenError
+from mmspec_agent.core.errors import SourceNotFound, SourceOpenError, SourceUndecodable
 
 from .frame import Order, StreamInfo
 from .reader import Reader
@@ -18,6 +18,8 @@ from .redaction import shown
 from .source_options import SourceOptions
 
 _END_RETRIES = 3
+MAX_SAME_PICTURES = 50
+"""Pictures of OpenCV's FFmpeg that may be the same bytes before one differs."""
 _LOG_LOCK = threading.Lock()
 
 
@@ -103,6 +105,7 @@ class ObjectReader(Reader):
         self._name = name
         self._capture: Any = None
         self._picture: Any = None
+        self._is_written = True
         self.order = order
 
     def open(self) -> StreamInfo:
@@ -116,15 +119,42 @@ class ObjectReader(Reader):
         opened = getattr(capture, "isOpened", None)
         if opened is not None and not opened():
             raise SourceOpenError(f"{self._name} is closed; open it first")
+        self._is_written = not _may_leave_unwritten(capture)
         return StreamInfo(self._name, type(capture).__name__, is_live=True)
 
     def advance(self) -> bool:
         """Read; a copy is kept, since drivers reuse their buffer."""
+        if self._is_written:
+            return self._read()
+        return self._read_until_written()
+
+    def _read(self) -> bool:
         ok, picture = self._capture.read()
         if not ok or picture is None:
             return False
         self._picture = np.array(picture)
         return True
+
+    def _read_until_written(self) -> bool:
+        """Read until a picture differs from the one before, which memory that nobody writes to never does."""
+        first: Any = None
+        for _ in range(MAX_SAME_PICTURES):
+            if self.cancelled.is_set():
+                return False
+            if not self._read():
+                if first is None:
+                    return False
+                break
+            first = self._picture if first is None else first
+            if not np.array_equal(first, self._picture):
+                self._is_written = True
+                return True
+        self.is_hopeless = True
+        raise SourceUndecodable(
+            f"{self._name}: the first pictures of OpenCV's FFmpeg are the same bytes. Nothing tells whether it "
+            "wrote them: it leaves memory as it is where a clip is interlaced, and calls that a picture. Give the "
+            "file's path or the stream's address itself, which is decoded without OpenCV."
+        )
 
     def picture(self) -> Any:
         """The picture last read."""
@@ -135,6 +165,16 @@ class ObjectReader(Reader):
         if self._capture is not None:
             self._capture.release()
             self._capture = None
+
+
+def _may_leave_unwritten(capture: Any) -> bool:
+    """Whether pictures come by OpenCV's FFmpeg, which reports success where it could not convert a frame."""
+    name = getattr(capture, "getBackendName", None)
+    if name is None:
+        return False
+    with suppress(cv2.error):
+        return bool(name() == "FFMPEG")
+    return False
 
 
 @contextmanager

@@ -235,7 +235,7 @@ class LiveSource(SourceBase):
             if self._is_current(connection):
                 self._grab_open(connection, reader, reader.open())
         except BaseException as error:
-            self._decide(connection, "failed", error)
+            self._decide(connection, "hopeless" if reader is not None and reader.is_hopeless else "failed", error)
         finally:
             if reader is not None:
                 reader.close()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fake import oracle, random_drafter
+from quick import every
 from test_generate_greedy import _padded, engine_of, greedy, prompt_of
 from tiny import VOCAB, tiny_model
 from transformers import DynamicCache, StaticCache, StoppingCriteria, StoppingCriteriaList
@@ -117,7 +118,7 @@ PROCESSORS: list[Callable[[], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("make", PROCESSORS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", every(3, PROCESSORS), ids=lambda make: make.__name__)
 @pytest.mark.parametrize("eos", [None, list(range(3, 12))], ids=["endless", "rows that end"])
 def test_processors_of_any_kind_in_a_batch(model: Any, make: Callable[[], Any], eos: Any) -> None:
     ids, mask = _padded([9, 4, 7])
@@ -360,7 +361,7 @@ WRONG_VALUES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", WRONG_VALUES, ids=lambda options: "+".join(options))
+@pytest.mark.parametrize("options", every(4, WRONG_VALUES), ids=lambda options: "+".join(options))
 def test_wrong_values_are_errors_of_our_own(model: Any, options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         engine_of(model, []).generate(prompt_of(5), **{"max_new_tokens": 3, **options})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fake import always_wrong, oracle
+from quick import every
 from texts import byte_tokenizer, chat_model
 from transformers import (
     CompileConfig,
@@ -235,7 +236,7 @@ def test_every_honoured_option_has_a_witness() -> None:
         assert {rule.name for rule in rules(way, Status.MEANINGLESS)} <= set(MEANINGLESS)
 
 
-@pytest.mark.parametrize("name", GREEDY)
+@pytest.mark.parametrize("name", every(8, GREEDY))
 def test_an_honoured_option_changes_the_answer_as_in_transformers(name: str) -> None:
     options = GREEDY[name]
     expected = theirs(**options).tolist()
@@ -250,7 +251,7 @@ def test_an_honoured_option_changes_the_answer_as_in_transformers(name: str) -> 
         assert engine().chat(TEXT, max_length=LENGTH + 4).token_ids == expected[0][LENGTH:]
 
 
-@pytest.mark.parametrize("name", SAME_ANSWER)
+@pytest.mark.parametrize("name", every(7, SAME_ANSWER))
 def test_an_honoured_option_that_leaves_this_answer_as_it_is(name: str) -> None:
     options = SAME_ANSWER[name]
     expected = theirs(**options)
@@ -269,7 +270,7 @@ def test_an_honoured_option_that_leaves_this_answer_as_it_is(name: str) -> None:
         assert chatted(**options) == expected[0, LENGTH:].tolist()
 
 
-@pytest.mark.parametrize("name", SAMPLING)
+@pytest.mark.parametrize("name", every(4, SAMPLING))
 def test_a_sampling_option_leaves_the_scores_that_transformers_leaves(name: str) -> None:
     options = {"do_sample": True, "return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 1}
     plain = theirs(**options).scores[0]
@@ -286,7 +287,7 @@ def test_a_sampling_option_leaves_the_scores_that_transformers_leaves(name: str)
 
 
 @pytest.mark.parametrize("way", Way)
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", every(9, REFUSED))
 def test_a_refused_option_is_refused_by_name(way: Way, name: str) -> None:
     rule = TABLE[name]
     if rule.verdicts[way].status is not Status.REFUSED:
@@ -305,7 +306,7 @@ def test_a_refused_option_is_refused_by_name(way: Way, name: str) -> None:
             assert ours(way, **{name: neutral}).tolist() == theirs().tolist()
 
 
-@pytest.mark.parametrize("name", MEANINGLESS)
+@pytest.mark.parametrize("name", every(12, MEANINGLESS))
 def test_an_option_without_meaning_changes_neither_transformers_answer_nor_ours(name: str) -> None:
     options = {name: MEANINGLESS[name]}
     for way in Way:
@@ -340,7 +341,7 @@ OWN_VALUES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*OWN_VALUES, "stop_strings"])
+@pytest.mark.parametrize("name", every(3, [*OWN_VALUES, "stop_strings"]))
 def test_values_of_the_models_own_generation_config_count(name: str) -> None:
     values = OWN_VALUES.get(name, {"stop_strings": GREEDY["stop_strings"]["stop_strings"]})
     expected = theirs(**{"max_new_tokens": NEW, **values, "tokenizer": TOKENIZER})[0, LENGTH:].tolist()
@@ -358,7 +359,7 @@ def test_values_of_the_models_own_generation_config_count(name: str) -> None:
         MODEL.generation_config = before
 
 
-@pytest.mark.parametrize("name", ["num_beams", "penalty_alpha", "dola_layers", "guidance_scale"])
+@pytest.mark.parametrize("name", every(2, ["num_beams", "penalty_alpha", "dola_layers", "guidance_scale"]))
 def test_what_the_models_own_generation_config_asks_is_refused_too(name: str) -> None:
     before = MODEL.generation_config
     MODEL.generation_config = GenerationConfig(**{**before.to_dict(), name: REFUSED[name]})

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_chat import TEMPLATE, expected_ids, tiny_tokenizer, user
+from test_vlm_look import later_ones_are_other, plant, several_are_other
+from tiny_chat import TEMPLATE, expected_ids, tiny_chat_vlm, tiny_tokenizer, user
 from tiny_visual import tiny_vlm
 from transformers import Idefics3Processor, PreTrainedModel, Qwen2_5_VLProcessor
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from mmspec_agent.core.errors import UnsupportedModel
 from mmspec_agent.engine import Engine
 from mmspec_agent.models.processors import without_video
 
@@ -60,3 +63,42 @@ def test_a_window_equals_transformers_on_all_its_frames(make: Any) -> None:
     with engine.watch(pictures, ASK, window=2, max_new_tokens=NEW) as watch:
         assert [a.token_ids for a in watch] == without
     assert torch.is_grad_enabled()
+
+
+def noise(count: int, *sizes: tuple[int, int]) -> list[Any]:
+    rng = np.random.default_rng(2)
+    return [rng.integers(0, 256, (*sizes[i % len(sizes)], 3), dtype=np.uint8) for i in range(count)]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    ("change", "good"), [(several_are_other, 1), (later_ones_are_other, 2), (lambda rows, *_: rows, 4)]
+)
+def test_another_rule_of_an_unlisted_family_is_found_by_watching(change: Any, good: int, kept: bool) -> None:
+    """The answers before the rule shows are given; the frame that brings it is refused, and no later one is served."""
+    model, processor = tiny_chat_vlm()
+    model.config.model_type = "newcomer"
+    plant(model, change)
+    engine = Engine(model, processor)
+    answers: list[Any] = []
+    with engine.watch(noise(4, (40, 40)), ASK, window=4, max_new_tokens=2, keep_answers=kept) as watch:
+        if good < 4:
+            with pytest.raises(UnsupportedModel, match="newcomer give other logits"):
+                answers += watch
+        answers += watch
+    assert len(answers) == good
+
+
+def test_every_new_shape_is_looked_at_once_and_a_covered_family_never() -> None:
+    for name, looks in (("newcomer", 4), ("llava", 0)):
+        model, processor = tiny_chat_vlm()
+        model.config.model_type = name
+        engine = Engine(model, processor)
+        look = Mock(wraps=engine.vision.look)
+        engine.vision.look = look  # type: ignore[method-assign]
+        frames = [*noise(4, (40, 40)), *noise(3, (30, 60))]
+        with engine.watch(frames, ASK, window=2, max_new_tokens=1) as watch:
+            assert len(list(watch)) == 7
+        square, wide = (40, 40), (60, 30)
+        shapes = [[one.size for one in call.args[1]] for call in look.call_args_list]
+        assert shapes == [[square], [square] * 2, [square, wide], [wide] * 2][:looks]
