@@ -47,10 +47,7 @@ class Step(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """The loop asks for the target's token after ``node``; ``result`` holds its logits.
-
-    ``at``: how many tokens of the reply come before it.
-    """
+    """Asks for the token after ``node``, from the logits of ``result``; ``at`` tokens came before it."""
 
     result: StepResult
     node: int

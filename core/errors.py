@@ -77,6 +77,10 @@ class ContextWarning(UserWarning):
     """An answer of ``generate`` ended where the model's context is full, before the length that was asked for."""
 
 
+class ModelWarning(UserWarning):
+    """A model is served although something in its configuration could not be looked at; the text names it."""
+
+
 class ModelFetchError(ModelError):
     """Weights could not be downloaded, checked, converted or stored."""
 

@@ -186,6 +186,8 @@ class HFSequence:
     def __init__(self, target: HFTarget, capacity: int) -> None:
         self.target = target
         self._capacity = capacity
+        self.ahead = 0
+        """Tokens by which the longest row of a batch is longer: rotary frequencies follow that row's length."""
         self._start()
 
     def _start(self) -> None:
@@ -222,10 +224,10 @@ class HFSequence:
 
         Where rotary frequencies depend on the length, those of a prompt's rows depend on all of it.
         """
-        self._floor = prompt
+        self._floor = prompt + self.ahead
         rule = self.target.length_rule
         if rule is not None:
-            wanted = rule.regime(prompt)
+            wanted = rule.regime(self._floor)
             strange = (at for at, regime in enumerate(self._regimes[: self.length]) if regime != wanted)
             self.truncate(next(strange, self.length))
 
@@ -233,7 +235,7 @@ class HFSequence:
         """Drop every row if a text of ``total`` tokens is one that ``generate`` would read again from its start."""
         rule = self.target.length_rule
         if rule is not None and rule.recomputes:
-            self._floor = max(self._floor, total)
+            self._floor = max(self._floor, total + self.ahead)
             if any(regime != rule.regime(self._floor) for regime in self._regimes[: self.length]):
                 self._forbid_pictures()
                 self.truncate(0)
@@ -264,7 +266,7 @@ class HFSequence:
 
     @property
     def _next(self) -> int:
-        return self.positions.next_position(self.length)
+        return self.positions.next_position(self.length) + self.ahead
 
     def _regime(self, count: int) -> int:
         """Of a forward that brings ``count`` tokens behind the cached ones."""
@@ -345,7 +347,8 @@ class HFSequence:
         ContextOverflow if the model has no positions left for the pending ones.
         """
         self._check_room(pending if visual.positions is None else int(visual.positions.max()) + 1)
-        rows = Rows.tree(self._next_order(self.positions.order(self.length)), pending, tree)
+        order = self.positions.order(self.length)
+        rows = Rows.tree(int(order[-1]) + 1 if len(order) else 0, pending, tree)
         if visual.inputs or visual.positions is not None:
             self._seen_pictures = True
             if self._regime(pending):
@@ -386,9 +389,6 @@ class HFSequence:
         del self._regimes[start:end]
         self.arena.drop(start, end)
         self._verified = None
-
-    def _next_order(self, order: IntArray) -> int:
-        return int(order[-1]) + 1 if len(order) else 0
 
     def _check_room(self, count: int) -> None:
         if count > self.max_rows:

@@ -9,14 +9,15 @@ a border further on, a small copy of it is tried beyond all borders.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from .errors import MMSpecError, ModelError, NumericalError, UnsupportedModel
+from .errors import MMSpecError, ModelError, ModelWarning, NumericalError, UnsupportedModel
 from .hf_target import HFSequence, HFTarget
 from .small import borders, small_config, small_model
 from .tree import EMPTY, ROOT, DraftTree
@@ -28,6 +29,15 @@ _LOW_PRECISION_TOLERANCE = 0.25
 
 _SMALL_WEIGHTS = 3_000_000
 """A model of at most this many weights is tried itself at every length."""
+
+_DOUBLED_WEIGHTS = 70_000_000
+"""A model of at most this many weights is copied in float64 where it has to be settled what is rounding."""
+
+_FAR_WORK = 3_000_000_000
+"""Weights times tokens up to which a model without a small copy is tried itself beyond a border: about a second."""
+
+_BEYOND = 32
+"""Tokens behind a border at which a model itself is tried."""
 
 _SUSPICION, _MAYBE_ROUNDING = 1e-4, 0.05
 """Differences in float32 between these, in standard deviations, may be rounding in a model of large weights."""
@@ -103,14 +113,39 @@ def _problem(target: HFTarget) -> UnsupportedModel | None:
     if found is not None or not far or (is_small and max(far.values()) <= _LONG[-1]):
         return found
     copied = _copy(target)
-    return None if copied is None else _tried(copied, (8, 30, 70), " in a small copy of its configuration")
+    if copied is None:
+        return _tried_itself(target, far)
+    return _tried(copied, (8, 30, 70), " in a small copy of its configuration")
+
+
+def _tried_itself(target: HFTarget, far: Mapping[str, int]) -> UnsupportedModel | None:
+    """A look beyond the borders at the model itself; ModelWarning for those that are too far off for it.
+
+    A border at which rotary frequencies change is looked at from both sides, others are grown through.
+    """
+    limit = target.context_limit or max(far.values()) + _BEYOND + _ROOM
+    reachable = {name: at for name, at in far.items() if at + _ROOM < limit}
+    longest = _FAR_WORK // max(1, _weights(target))
+    near = sorted({at + _BEYOND for at in reachable.values() if at + _BEYOND <= longest and at > _SHORT[-1]})
+    near = [min(at, limit - _ROOM) for at in near]
+    unseen = [f"{name}={at}" for name, at in reachable.items() if at + _BEYOND > longest]
+    found = _tried(target, (*_SHORT, *near), "") if near else None
+    if unseen and found is None:
+        warnings.warn(
+            f"{type(target.model).__name__}: its configuration names {', '.join(unseen)}, which may be where attention "
+            "begins to work otherwise, and no small copy of the model can be built to look beyond. Up to there it was "
+            "checked; for longer texts compare once with the model's own generate",
+            ModelWarning,
+            stacklevel=2,
+        )
+    return found
 
 
 def _decided(target: HFTarget, lengths: Sequence[int]) -> Finding | None:
-    """``_look``; whether a difference in a small model is rounding is settled in float64, where that is gone."""
-    if target.dtype != torch.float32 or not _is_small(target):
+    """``_look``; whether a small difference is rounding is settled in float64, where that is gone."""
+    if target.dtype != torch.float32 or _weights(target) > _DOUBLED_WEIGHTS:
         return _look(target, lengths, tolerance(target.dtype))
-    found = _look(target, lengths, _SUSPICION)
+    found = _look(target, lengths, _SUSPICION if _is_small(target) else tolerance(target.dtype))
     if found is None or found.gap > _MAYBE_ROUNDING:
         return found
     try:
@@ -122,8 +157,11 @@ def _decided(target: HFTarget, lengths: Sequence[int]) -> Finding | None:
 
 
 def _is_small(target: HFTarget) -> bool:
-    weights: int = sum(parameter.numel() for parameter in target.model.parameters())
-    return weights <= _SMALL_WEIGHTS
+    return _weights(target) <= _SMALL_WEIGHTS
+
+
+def _weights(target: HFTarget) -> int:
+    return sum(parameter.numel() for parameter in target.model.parameters())
 
 
 def _copy(target: HFTarget) -> HFTarget | None:

@@ -8,7 +8,7 @@ which rows were computed together, and an engine has to compute the same ones to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .errors import UnsupportedModel
+from .errors import ContextOverflow, UnsupportedModel
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,24 @@ class LengthRule:
     """Frequencies up to ``border`` tokens, and other ones beyond: one set, or with ``grows`` one for each length.
 
     ``recomputes``: at the border ``generate`` throws its cache away and reads the whole text again, as the Phi models
-    do; otherwise rows from before the border stay as they are.
+    do; otherwise rows from before the border stay as they are. ``loses``: it throws the cache away and does not read
+    the text again, so that its answer goes on from the last token alone.
     """
 
     border: int
     grows: bool
     recomputes: bool
+    loses: bool = False
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> LengthRule | None:
         """The rule of a model; UnsupportedModel where layers follow different ones."""
         found = {rule for module in model.modules() for rule in _rules(module)}
+        own = getattr(model.config, "original_max_position_embeddings", None)
+        loses = False
+        if isinstance(own, int) and _loses(model, own):
+            loses = True
+            found.add((own, False))
         if not found:
             return None
         if len(found) > 1:
@@ -44,13 +51,33 @@ class LengthRule:
                 "own generate"
             )
         border, grows = next(iter(found))
-        return cls(border, grows, _recomputes(model, border))
+        return cls(border, grows, _recomputes(model, border), loses)
 
     def regime(self, length: int) -> int:
         """Names the frequencies of a forward whose largest position is ``length`` - 1; a length that has them."""
         if length <= self.border:
             return 0
         return length if self.grows else self.border + 1
+
+    def check(self, name: str, prompts: Sequence[int], width: int, new: int) -> None:
+        """Refuse what ``generate`` itself computes in a way that no single text has; nothing has been computed yet.
+
+        ``prompts``: lengths of the rows of a batch. ``width``: that of the batch, padding included. ``new``: tokens
+        that may follow. ContextOverflow.
+        """
+        longest = max(prompts)
+        if self.loses and width <= self.border < width + new - 1:
+            raise ContextOverflow(
+                f"{width} tokens and {new} new ones go across {self.border}, where {name} in transformers drops its "
+                "cache and goes on from the last token alone: the text before is lost. Accepted is a text that stays "
+                f"on one side: at most {max(1, self.border - width + 1)} new tokens here, or a longer prompt"
+            )
+        if self.recomputes and width > longest and longest <= self.border < longest + new - 1:
+            raise ContextOverflow(
+                f"every row of the batch has padding, and the rows go across {self.border} tokens, where {name} "
+                "changes its positions by the length of the rows but reads them again by the width of the batch; "
+                "cut off the columns that are padding in every row"
+            )
 
 
 def _rules(module: Any) -> Iterator[tuple[int, bool]]:
@@ -78,15 +105,29 @@ class _Full:
 
 
 def _recomputes(model: PreTrainedModel, border: int) -> bool:
+    inputs = _inputs_beyond(model, border)
+    if inputs is None:
+        return hasattr(model.config, "original_max_position_embeddings")
+    return inputs.get("cache") is None
+
+
+def _loses(model: PreTrainedModel, border: int) -> bool:
+    inputs = _inputs_beyond(model, border)
+    if inputs is None or inputs.get("cache") is not None or inputs.get("input_ids") is None:
+        return False
+    return bool(inputs["input_ids"].shape[1] <= border)
+
+
+def _inputs_beyond(model: PreTrainedModel, border: int) -> Mapping[str, Any] | None:
+    """What ``generate`` hands to the first forward beyond a border; None where that cannot be asked."""
+    ids = torch.zeros((1, border + 1), dtype=torch.long)
     try:
-        ids = torch.zeros((1, border + 1), dtype=torch.long)
-        mask = torch.ones_like(ids)
-        kept = model.prepare_inputs_for_generation(
-            ids, cache=_Full(border), attention_mask=mask, next_sequence_length=1
+        inputs: Mapping[str, Any] = model.prepare_inputs_for_generation(
+            ids, cache=_Full(border), attention_mask=torch.ones_like(ids), next_sequence_length=1
         )
     except Exception:  # the class prepares its inputs in a way of its own
-        return hasattr(model.config, "original_max_position_embeddings")
-    return kept.get("cache") is None
+        return None
+    return inputs
 
 
 @contextmanager

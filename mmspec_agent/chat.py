@@ -149,6 +149,8 @@ class ChatRun:
         if not ids:
             raise PromptError("the prompt is empty after the chat template; pass at least one message with text")
         limit = room(self._config, options, len(ids), engine.target.context_limit)
+        if engine.target.length_rule is not None:
+            engine.target.length_rule.check(type(engine.model).__name__, [len(ids)], len(ids), limit)
         check_request(engine.target, engine.memory_budget, len(ids), limit, engine.controller.max_nodes)
         config = copy.deepcopy(self._config)
         config.max_length = len(ids) + limit

@@ -233,16 +233,23 @@ class Engine:
         """The rows of one ``generate`` call to their end, each on a conversation of its own."""
         total = sum(map(len, prompts))
         check_request(self.target, self.memory_budget, total, len(prompts) * max_new_tokens, self.controller.max_nodes)
+        lengths = list(map(len, prompts))
+        if self.target.length_rule is not None:
+            self.target.length_rule.check(type(self.model).__name__, lengths, ids.shape[1], max_new_tokens)
         with self.exclusive():
-            rows = [self._open_row(*prompt, max_new_tokens) for prompt in zip(prompts, pictures, strict=True)]
+            rows = [
+                self._open_row(prompt, seen, max_new_tokens, max(lengths) - len(prompt))
+                for prompt, seen in zip(prompts, pictures, strict=True)
+            ]
             batch = Batch(rows, ids, rules, self.target.vocab_size)
             batch.decode(self.target.context_limit)
         self.last_stats = rows[-1].decoder.stats
         return batch
 
-    def _open_row(self, ids: list[int], pictures: tuple[Placed, ...], max_new_tokens: int) -> Row:
-        """A row of a batch after its first forward."""
+    def _open_row(self, ids: list[int], pictures: tuple[Placed, ...], max_new_tokens: int, ahead: int) -> Row:
+        """A row of a batch after its first forward; the longest row is ``ahead`` tokens longer."""
         conversation = self.open_conversation()
+        conversation.sequence.ahead = ahead
         conversation.reuse(ids, pictures)
         stats = DecodeStats(prompt_tokens=len(ids))
         if pictures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ from transformers import (
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
 
 from mmspec_agent import Engine
-from mmspec_agent.core.errors import UnsupportedModel
+from mmspec_agent.core.errors import ModelWarning, UnsupportedModel
 
 Plant = Callable[[Any, dict[str, Any]], None]
 """Changes what an attention layer is given: the layer and the arguments of its forward."""
@@ -202,6 +203,36 @@ def test_a_far_window_of_a_large_model_is_found_in_a_small_copy() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) > 3_000_000
     with pytest.raises(UnsupportedModel, match="in a small copy of its configuration"):
         Engine(model)
+
+
+def _without_small_copies(window: int, kinds: list[str]) -> PreTrainedModel:
+    """More than 3 million weights, of a class that is only built wide."""
+
+    class Wide(GPTNeoForCausalLM):  # type: ignore[misc]
+        def __init__(self, config: GPTNeoConfig) -> None:
+            if config.hidden_size < 200:
+                raise ValueError("too narrow")
+            super().__init__(config)
+
+    model = _gpt_neo(window, kinds, vocab_size=9000, hidden_size=256, max_position_embeddings=2048)
+    model.__class__ = Wide
+    with torch.no_grad():  # so narrow that attention spreads, and its far end is felt
+        for parameter in model.parameters():
+            parameter.mul_(0.2 if parameter.dim() > 1 else 1.0)
+    return model
+
+
+def test_a_border_is_looked_beyond_in_the_model_itself_where_no_copy_can_be_built() -> None:
+    with pytest.raises(UnsupportedModel, match="beyond window_size=300"):
+        Engine(_without_small_copies(300, ["global", "local"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ModelWarning)
+        Engine(_without_small_copies(300, ["global"]))
+
+
+def test_a_border_that_nobody_looked_beyond_is_named() -> None:
+    with pytest.warns(ModelWarning, match="window_size=900"):
+        Engine(_without_small_copies(900, ["global"]))
 
 
 def test_a_recurrent_model_that_ignores_the_cache_is_refused() -> None:

@@ -17,6 +17,7 @@ from transformers import (
     LlamaForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
+    Phi4MultimodalConfig,
     PhimoeConfig,
     PhimoeForCausalLM,
     PreTrainedModel,
@@ -24,8 +25,10 @@ from transformers import (
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from mmspec_agent import Engine
+from mmspec_agent.bench.architectures import build as build_type
 from mmspec_agent.core.controller import Controller
 from mmspec_agent.core.drafters.base import DraftView
+from mmspec_agent.core.errors import ContextOverflow
 from mmspec_agent.core.rotary import LengthRule
 from mmspec_agent.core.tree import ROOT, DraftTree
 
@@ -96,6 +99,18 @@ class Eager(Controller):
         return tree.trim(min(16, room))
 
 
+class OracleOfRows(Oracle):
+    """An oracle for each row of a batch: the truth that begins as the row's text does."""
+
+    def __init__(self, rows: list[list[int]]) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def __call__(self, view: DraftView, budget: int) -> DraftTree:
+        self.truth = next((row for row in self.rows if row[: len(view.tokens)] == list(view.tokens)), [])
+        return super().__call__(view, budget)
+
+
 def _engine(model: PreTrainedModel, oracle: Oracle, tokenizer: Any = None) -> Engine:
     engine = Engine(model, tokenizer, drafters=[FakeDrafter(oracle)])
     engine.controller = Eager()
@@ -163,6 +178,59 @@ def test_a_saved_session_knows_which_side_its_rows_are_from(kind: str, build: An
     ids = again._conversation.tokens[: -len(reply.token_ids)]
     expected = _plain(kind, big, torch.tensor([ids]), 16)[len(ids) :]
     assert reply.token_ids == expected == session.send("b").token_ids
+
+
+def _padded(lengths: tuple[int, ...], extra: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and mask of random rows with padding at the left; ``extra`` columns of it in every row."""
+    rng = np.random.default_rng(5)
+    width = max(lengths) + extra
+    ids = torch.zeros(len(lengths), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        ids[row, width - length :] = torch.from_numpy(rng.integers(3, VOCAB, length))
+        mask[row, width - length :] = 1
+    return ids, mask
+
+
+BATCHES = (((20, 30), 0), ((20, 30), 3), ((31, 12, 28), 0), ((32, 33), 0), ((40, 20), 3), ((9, 12), 0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "build"), [("longrope", _llama), ("longrope", _phi3), ("longrope", _phimoe), ("dynamic", _llama)]
+)
+def test_rows_of_a_batch_follow_the_length_of_its_longest_row(kind: str, build: Any) -> None:
+    alone = 0
+    for lengths, extra in BATCHES:
+        ids, mask = _padded(lengths, extra)
+        options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 16, "do_sample": False}
+        expected = _model(kind, build).generate(ids, pad_token_id=0, **options)
+        rows = [row[len(row) - 16 - length :].tolist() for row, length in zip(expected, lengths)]
+        engine = _engine(_model(kind, build), OracleOfRows(rows))
+        if extra and build is not _llama and max(lengths) <= BORDER < max(lengths) + 15:
+            with pytest.raises(ContextOverflow, match="padding in every row"):
+                engine.generate(ids, pad_token_id=0, **options)
+            continue
+        assert torch.equal(engine.generate(ids, pad_token_id=0, **options), expected), (lengths, extra)
+        short = rows[int(np.argmin(lengths))]
+        alone += _plain(kind, build, torch.tensor([short[:-16]]), 16) != short
+    assert alone > 0  # it does matter
+
+
+def test_a_border_behind_which_generate_loses_the_text_is_not_crossed() -> None:
+    model = build_type("phi4_multimodal")
+    assert isinstance(model.config, Phi4MultimodalConfig)
+    border = model.config.original_max_position_embeddings
+    assert LengthRule.of(model) == LengthRule(border, False, True, loses=True)
+    rng = np.random.default_rng(2)
+    engine = Engine(model)
+    for prompt in (1, border - 3, border, border + 1, border + 20):
+        ids = torch.from_numpy(rng.integers(3, 90, (1, prompt)))
+        most = border - prompt + 1 if prompt <= border else 20
+        expected = model.generate(ids, max_new_tokens=most, do_sample=False)
+        assert torch.equal(engine.generate(ids, max_new_tokens=most, do_sample=False), expected)
+        if prompt <= border:
+            with pytest.raises(ContextOverflow, match=f"at most {most} new tokens"):
+                engine.generate(ids, max_new_tokens=most + 1)
 
 
 def test_every_rope_type_of_transformers_is_covered() -> None:

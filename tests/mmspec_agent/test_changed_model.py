@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-import time
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -243,24 +243,45 @@ def test_a_hook_that_only_counts_the_models_forwards_voids_nothing() -> None:
     assert engine.chat("one", max_new_tokens=NEW).stats.reused_tokens > 0
 
 
-def test_the_look_before_a_request_is_cheap() -> None:
+def _watched(layers: int, width: int) -> ModelWatch:
     config = LlamaConfig(
-        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=33, num_attention_heads=2
+        vocab_size=64,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
     )
-    model = LlamaForCausalLM(config).eval()
-    assert len(list(model.parameters())) == 300
-    watch = ModelWatch(model)
-    assert not watch.changed()
-    calls = [_thread_seconds(watch.changed) for _ in range(40)]
-    whole = [_thread_seconds(lambda: list(model.named_parameters())) for _ in range(40)]
-    # Beside a walk over the names alone, so that a slow machine changes both sides.
-    assert min(calls) < min(whole)
+    return ModelWatch(LlamaForCausalLM(config).eval())
 
 
-def _thread_seconds(call: Callable[[], object]) -> float:
-    started = time.thread_time()
-    call()
-    return time.thread_time() - started
+def _python_calls(call: Callable[[], object]) -> int:
+    """How often the interpreter enters a function, comprehension or generator."""
+    entered = 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal entered
+        entered += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return entered
+
+
+def test_the_look_before_a_request_is_cheap() -> None:
+    few, many, wide = _watched(3, 16), _watched(33, 16), _watched(3, 64)
+    calls = [_python_calls(watch.changed) for watch in (few, many, wide)]
+    # What grows with the model runs in C: the interpreter does as much for 30 tensors as for 300.
+    assert calls[0] == calls[1] == calls[2] < 100, calls
+    tensors = [len(watch._tensors()) for watch in (few, many, wide)]
+    read = [sum(piece.nbytes for piece in watch._here) for watch in (few, many, wide)]
+    assert tensors[1] > 300
+    assert all(size <= 16 * count for size, count in zip(read, tensors))  # of a tensor of any size
+    assert read[2] == read[0]
+    assert not any(watch.changed() for watch in (few, many, wide))
 
 
 def test_the_digest_sees_every_byte_and_only_the_content() -> None:
