@@ -233,6 +233,17 @@ def test_a_border_behind_which_generate_loses_the_text_is_not_crossed() -> None:
                 engine.generate(ids, max_new_tokens=most + 1)
 
 
+def test_a_chat_that_may_cross_such_a_border_is_refused_before_it_begins() -> None:
+    engine = Engine(_model("default", lambda values: _llama({**values, "vocab_size": 259})), byte_tokenizer())
+    length = engine.chat("a", max_new_tokens=1).stats.prompt_tokens
+    engine.target.length_rule = LengthRule(length + 9, False, True, loses=True)
+    assert len(engine.chat("a", max_new_tokens=10).token_ids) == 10
+    session = engine.session()
+    with pytest.raises(ContextOverflow, match="at most 10 new tokens"):
+        session.send("a", max_new_tokens=11)
+    assert session.messages == []
+
+
 def test_every_rope_type_of_transformers_is_covered() -> None:
     assert set(ROPE_INIT_FUNCTIONS) <= set(RULES)
     ruled = {kind for kind in RULES if LengthRule.of(_model(kind, _llama)) is not None}
