@@ -30,9 +30,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--clock", choices=["true", "noisy", *COSTS], default="true", help="the clock that tests run by")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Names without addresses: workers that run tests side by side have to find them under the same names."""
-    item._nodeid = re.sub(r" at 0x[0-9a-f]{6,}", "", item.nodeid)
+    for item in items:
+        item._nodeid = re.sub(r" at 0x[0-9a-f]{6,}", "", item.nodeid)
 
 
 class NoisyTime(types.ModuleType):
