@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -44,7 +45,9 @@ FORMS: list[tuple[Any, str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("choice", "mode", "names"), FORMS, ids=str)
+@pytest.mark.parametrize(
+    ("choice", "mode", "names"), FORMS, ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", repr(value))[:60]
+)
 def test_every_form_of_a_choice_is_read(choice: Any, mode: str, names: list[str]) -> None:
     chosen = choose(TOOLS, choice)
     assert (chosen.mode, [tool.name for tool in chosen.tools]) == (mode, names)
@@ -65,7 +68,7 @@ UNKNOWN: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("choice", UNKNOWN, ids=lambda choice: f"{choice!r:.60}")
+@pytest.mark.parametrize("choice", UNKNOWN, ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", repr(value))[:60])
 def test_other_values_are_named_with_what_is_accepted(choice: Any) -> None:
     with pytest.raises(ToolError) as error:
         choose(TOOLS, choice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +42,7 @@ SERVED: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("tool", SERVED, ids=lambda tool: f"{tool!r:.60}")
+@pytest.mark.parametrize("tool", SERVED, ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", repr(value))[:60])
 def test_tool_objects_and_dicts_are_read(tool: Any) -> None:
     (read,) = read_tools([tool])
     assert read.name in ("find", "of")
