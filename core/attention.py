@@ -19,7 +19,16 @@ NAME = "mmspec_grouped"
 
 Attention = Literal["grouped", "eager"]
 
-_HARMLESS = ("position_ids", "cache_position", "cu_seq", "max_length", "input_ids", "token_type", "mm_token_type")
+_HARMLESS = (
+    "position_ids",
+    "cache_position",
+    "cu_seq",
+    "max_length",
+    "input_ids",
+    "token_type",
+    "mm_token_type",
+    "logits_to_keep",
+)
 """Tensors that layers hand on to their attention and that change nothing in it."""
 
 

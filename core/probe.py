@@ -42,6 +42,13 @@ _BEYOND = 32
 _SUSPICION, _MAYBE_ROUNDING = 1e-4, 0.05
 """Differences in float32 between these, in standard deviations, may be rounding in a model of large weights."""
 
+_COPIED_WEIGHTS = 400_000_000
+"""A model of at most this many weights in low precision is tried in float32 where the difference may be rounding."""
+
+_COARSE_ROUNDING = 0.75
+"""Differences in low precision up to this, in standard deviations, may be rounding: over tens of thousands of logits
+behind dozens of layers the largest is several times the usual one."""
+
 _SHORT = (8,)
 _LONG = (8, 30, 70, 300)
 """Tokens before the trees of a look."""
@@ -142,7 +149,9 @@ def _tried_itself(target: HFTarget, far: Mapping[str, int]) -> UnsupportedModel 
 
 
 def _decided(target: HFTarget, lengths: Sequence[int]) -> Finding | None:
-    """``_look``; whether a small difference is rounding is settled in float64, where that is gone."""
+    """``_look``; whether a small difference is rounding is settled in a wider dtype, where that is gone."""
+    if target.dtype not in _TOLERANCE:
+        return _decided_in_low_precision(target, lengths)
     if target.dtype != torch.float32 or _weights(target) > _DOUBLED_WEIGHTS:
         return _look(target, lengths, tolerance(target.dtype))
     found = _look(target, lengths, _SUSPICION if _is_small(target) else tolerance(target.dtype))
@@ -154,6 +163,21 @@ def _decided(target: HFTarget, lengths: Sequence[int]) -> Finding | None:
         return _look(double, lengths, tolerance(torch.float64))
     except Exception:  # the class insists on float32 somewhere
         return found if found.gap > tolerance(torch.float32) else None
+
+
+def _decided_in_low_precision(target: HFTarget, lengths: Sequence[int]) -> Finding | None:
+    """``_look`` in float16 or bfloat16; in a float32 copy where a difference may be rounding and memory allows."""
+    found = _look(target, lengths, tolerance(target.dtype))
+    if found is None or found.gap > _COARSE_ROUNDING:
+        return found
+    if _weights(target) > _COPIED_WEIGHTS:
+        return _look(target, lengths, _COARSE_ROUNDING)
+    try:
+        single = HFTarget(copy.deepcopy(target.model).float())
+        single.attention = target.attention
+        return _look(single, lengths, _MAYBE_ROUNDING)
+    except Exception:  # quantised layers, say, have no float32
+        return found
 
 
 def _is_small(target: HFTarget) -> bool:

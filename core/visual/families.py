@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ..errors import PictureInputError, UnsupportedModel
 from .picture_input import PictureInput, digest
-from .unread import KIND_ARGUMENTS, is_neutral, refuse_unread
+from .unread import KIND_ARGUMENTS, is_media, is_neutral, refuse_unread
 
 PIXEL_ARGUMENTS = (
     "pixel_values",
@@ -72,6 +72,15 @@ def encoder_arguments(model: PreTrainedModel) -> frozenset[str]:
     return frozenset(found - {"self", "kwargs", "return_dict"})
 
 
+_TOLD = ("num_patches", "num_image_tokens", "num_tiles")
+"""What processors tell their callers of a picture's pieces, under names that sound like pictures."""
+
+
+def _forward_names(model: PreTrainedModel) -> frozenset[str]:
+    forwards = (model.forward, getattr(model, "base_model", model).forward)
+    return frozenset(name for forward in forwards for name in inspect.signature(forward).parameters)
+
+
 def takes_pictures(model: PreTrainedModel) -> bool:
     """Whether a model is one of vision and language, served here or not."""
     return (
@@ -87,6 +96,7 @@ class Family:
 
     ``reads``: arguments of its vision tower; whatever else comes with pictures is refused unless it says nothing.
     ``is_own``: whether the model is transformers' own class, not one built on it elsewhere.
+    ``forward_names``: arguments of its forward, outer and inner.
     """
 
     model_type: str
@@ -94,6 +104,7 @@ class Family:
     merge: int | None = None
     reads: frozenset[str] = frozenset(PIXEL_ARGUMENTS)
     is_own: bool = True
+    forward_names: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Family | None:
@@ -112,7 +123,8 @@ class Family:
             raise UnsupportedModel(f"pictures with {kind} are not supported: {reason}; {_TEXT_ONLY_WORKS}")
         merge = getattr(getattr(config, "vision_config", None), "spatial_merge_size", None)
         is_own = type(model).__module__.startswith("transformers.models.")
-        return cls(kind, token, merge if isinstance(merge, int) else None, encoder_arguments(model), is_own)
+        merge = merge if isinstance(merge, int) else None
+        return cls(kind, token, merge, encoder_arguments(model), is_own, _forward_names(model))
 
     @property
     def proven(self) -> bool:
@@ -142,8 +154,12 @@ class Family:
         return self._split_first_axis(given)
 
     def whole(self, inputs: Mapping[str, Any], count: int) -> PictureInput:
-        """A processor's output for one picture, tiles and crops included, as one of ``count`` placeholders."""
-        given = self._read(inputs)
+        """A processor's output for one picture, tiles and crops included, as one of ``count`` placeholders.
+
+        What the model's forward has no name for is told to the caller (rows of tiles, say), not to the model.
+        """
+        told = {name for name in inputs.keys() - self.reads - self.forward_names if name in _TOLD or not is_media(name)}
+        given = self._read({name: value for name, value in inputs.items() if name not in told})
         grid = self._grid(torch.as_tensor(given["image_grid_thw"])[0]) if "image_grid_thw" in given else None
         return self._picture(given, grid, count)
 

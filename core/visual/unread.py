@@ -27,7 +27,12 @@ def is_neutral(name: str, value: Any) -> bool:
 
 def media_among(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Of keyword arguments of ``generate``, those that by their names are pictures, videos or sound."""
-    return {name: value for name, value in inputs.items() if any(part in name for part in _MEDIA)}
+    return {name: value for name, value in inputs.items() if is_media(name)}
+
+
+def is_media(name: str) -> bool:
+    """Whether an input is by its name a picture, a video, sound, or says something of one."""
+    return any(part in name for part in _MEDIA)
 
 
 def refuse_unread(model_type: str, inputs: Mapping[str, Any]) -> None:
