@@ -26,6 +26,7 @@ from .vocabulary import Vocabulary
 from .witness import completion
 
 _MOST_READINGS: Final = 1024
+_ENDLESS: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,11 @@ class GrammarPlan:
         """llguidance's mask without control ids."""
         words = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint32)
         return TokenMask(words[: len(self.allowed)] & self.allowed, self.vocabulary.size)
+
+    def accepts(self, text: bytes) -> bool:
+        """Whether ``text`` is a whole reply."""
+        at = Position.first(self, self._matcher.deep_copy(), _ENDLESS, self.start).past(text)
+        return at is not None and (at.is_done or bool(at.matcher.is_accepting()))
 
     def open(self, max_new_tokens: int) -> GrammarCursor:
         """A cursor for a reply of ``max_new_tokens``; ConstraintError if even the shortest does not fit."""

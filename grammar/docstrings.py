@@ -40,7 +40,7 @@ def read_docstring(text: str, names: Collection[str]) -> DescribedFunction:
     best_rank = (0, 0)
     for parse in (_GOOGLE.parse, numpydoc.parse, rest.parse, epydoc.parse):
         try:
-            parsed = parse(_with_known_titles(text) if parse == _GOOGLE.parse else text)
+            parsed = parse(_as_google(text, names) if parse == _GOOGLE.parse else text)
         except (ParseError, ValueError, IndexError):
             continue
         found = _described(parsed)
@@ -48,6 +48,16 @@ def read_docstring(text: str, names: Collection[str]) -> DescribedFunction:
         if rank > best_rank:
             best, best_rank = DescribedFunction(_summary(parsed), found), rank
     return best
+
+
+def _as_google(text: str, names: Collection[str]) -> str:
+    """Titles and entries as the parser spells them; people write ``a - text`` and ``a (int) -- text`` too."""
+
+    def spelled(line: re.Match[str]) -> str:
+        return f"{line[1]}{line[2]}{line[3] or ''}: " if line[2].lstrip("*") in names else line[0]
+
+    entry = r"^([ \t]+)(\*{0,2}\w+)([ \t]*\([^)\n]*\))?[ \t]+(?:--?|[–—])[ \t]+(?=\S)"
+    return re.sub(entry, spelled, _with_known_titles(text), flags=re.MULTILINE)
 
 
 def _with_known_titles(text: str) -> str:

@@ -32,6 +32,7 @@ _HOW: Final = (
 )
 _SEVERAL: Final = " To call several, write one such line for each."
 _MAY: Final = " If no function helps, answer in plain text."
+_MAY_IN_FORMAT: Final = " If no function helps, answer in the format asked for."
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Envelope:
 
     ``plan`` is None for ``tool_choice="none"``; the prompt shows the tools all the same, so that it depends on the
     tools alone. ``template_tools``: what to pass to the chat template as ``tools`` (None where the prompt says it
-    in a system message of ours).
+    in a system message of ours). ``in_format``: what is no call is a document instead of free text.
     """
 
     tools: tuple[Tool, ...]
@@ -51,6 +52,7 @@ class Envelope:
     reasoning: Section | None = None
     reasoning_open: bool = False
     parallel: bool = True
+    in_format: bool = False
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The conversation as the template can render it: tools introduced, calls and results in its terms."""
@@ -63,7 +65,8 @@ class Envelope:
         # "none" says what "required" says: a loop that ends with a plain answer keeps its prefix, and so its KV.
         lines = "\n".join(json.dumps(tool.as_openai()["function"], ensure_ascii=False) for tool in self.tools)
         text = _INTRODUCTION.replace("%TOOLS%", lines) + _HOW
-        return text + (_SEVERAL if self.parallel else "") + (_MAY if self.choice == "auto" else "")
+        may = _MAY_IN_FORMAT if self.in_format else _MAY
+        return text + (_SEVERAL if self.parallel else "") + (may if self.choice == "auto" else "")
 
     def reader(self) -> CallReader:
         """A reader of one reply."""
@@ -102,7 +105,7 @@ def prepare(
     several = parallel_tool_calls if chosen.several is None else chosen.several
     parallel = several and form.parallel and max_calls > 1
     shown = None if form.own_prompt or not offered else [tool.as_openai() for tool in offered]
-    envelope = Envelope(offered, form, chosen.mode, None, shown, section, False, parallel)
+    envelope = Envelope(offered, form, chosen.mode, None, shown, section, False, parallel, document is not None)
     if chosen.mode == "none":
         return envelope
     vocabulary = Vocabulary.of(tokenizer, eos_ids)

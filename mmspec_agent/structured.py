@@ -14,6 +14,7 @@ from mmspec_agent.core.compliance import ComplianceProcessor
 from mmspec_agent.core.constraint import ConstraintPlan
 from mmspec_agent.core.errors import MMSpecError, OptionError, OutputInvalid
 from mmspec_agent.grammar.choice import is_free
+from mmspec_agent.grammar.constraint import GrammarPlan
 from mmspec_agent.grammar.envelope import Envelope, prepare
 from mmspec_agent.grammar.reading import CallDelta, CallReader
 from mmspec_agent.grammar.reasoning import ReasonedPlan
@@ -75,7 +76,8 @@ def form_of(tokenizer: Any, eos_ids: Sequence[int], messages: list[dict[str, Any
         form = _with_tools(tokenizer, eos_ids, messages, options, wanted)
     if wanted is not None and form.plan is None:
         vocabulary = Vocabulary.of(tokenizer, eos_ids)
-        form = replace(form, plan=wanted.compile(vocabulary), reader=_FormatReader(wanted), vocabulary=vocabulary)
+        plan = wanted.compile(vocabulary)
+        form = replace(form, plan=plan, reader=_FormatReader(wanted, plan), vocabulary=vocabulary)
     if options.compliance is not None:
         form = replace(form, compliance=_checked_compliance(options.compliance))
     return form
@@ -96,6 +98,7 @@ def _with_tools(
     tools = list(options.tools or ())
     choice = options.tool_choice if options.tool_choice is not None else ("auto" if tools else "none")
     vocabulary = Vocabulary.of(tokenizer, eos_ids) if tools else None
+    written = None if wanted is None or vocabulary is None else wanted.compile(vocabulary)
     envelope = prepare(
         tokenizer,
         tools,
@@ -106,12 +109,12 @@ def _with_tools(
         eos_ids=eos_ids,
         separators="compact" if options.json_style == "compact" else "spaced",
         unsupported="validate" if options.unsupported == "validate" else "refuse",
-        document=None if wanted is None or vocabulary is None else wanted.compile(vocabulary),
+        document=written,
     )
     shown = {"tools": envelope.template_tools} if envelope.template_tools is not None else {}
     reader = None
     if envelope.plan is not None:
-        document = _FormatReader(wanted) if wanted is not None and envelope.choice == "auto" else None
+        document = _FormatReader(wanted, written) if wanted is not None and envelope.choice == "auto" else None
         reader = _ToolReader(envelope, document, options.repeated_tool_calls)
     return Form(envelope.messages(messages), shown, envelope.plan, reader, vocabulary)
 
@@ -203,8 +206,9 @@ class _ToolReader:
 class _FormatReader:
     """A document that parses to an object. One that does not fit is never thrown away: ``invalid`` says why."""
 
-    def __init__(self, wanted: OutputType) -> None:
+    def __init__(self, wanted: OutputType, plan: GrammarPlan | None) -> None:
         self._wanted = wanted
+        self._plan = plan
 
     def feed(self, text: str) -> list[ToolCallPiece | TextPiece]:
         return [TextPiece(text)]
@@ -217,12 +221,19 @@ class _FormatReader:
         if finish == "content_filter":
             return Answer(text, notes=notes)
         try:
-            return Answer(text, (), self._wanted.parse(text), notes)
+            parsed = self._wanted.parse(text)
         except MMSpecError as error:
-            reason = str(error)
-            if finish == "stop" and isinstance(error, OutputInvalid) and not _is_json(text):
-                reason = f"A stop string or a stopping criterion cut the document: {text[-60:]!r}"
+            cut = finish == "stop" and isinstance(error, OutputInvalid) and not _is_json(text)
+            return Answer(text, notes={**notes, "invalid": _cut(text) if cut else str(error)})
+        # A regular expression's or a grammar's text is handed out as it is, so it is read once more.
+        if schema is None and self._plan is not None and not self._plan.accepts(text.encode()):
+            reason = _cut(text) if finish == "stop" else f"The reply is no whole text of the {self._wanted.kind}"
             return Answer(text, notes={**notes, "invalid": reason})
+        return Answer(text, (), parsed, notes)
+
+
+def _cut(text: str) -> str:
+    return f"A stop string or a stopping criterion cut the document: {text[-60:]!r}"
 
 
 def _is_json(text: str) -> bool:

@@ -99,7 +99,7 @@ class Conversation:
 
     def _answer(self, line: str) -> None:
         """Stream one answer; Ctrl-C stops it, and the turn is then not part of the conversation."""
-        from mmspec_agent.reply import Done, StepPiece, TextPiece
+        from mmspec_agent.reply import Done, ReasoningPiece, StepPiece, TextPiece
 
         from .console import Painter, Palette
 
@@ -109,6 +109,8 @@ class Conversation:
             for event in stream:
                 if isinstance(event, TextPiece) and not self._colors:
                     self._write(event.text)
+                elif isinstance(event, ReasoningPiece) and not self._colors:
+                    self._write(event.text, style="dim")
                 elif isinstance(event, StepPiece) and self._colors:
                     self._write(painter.paint(event.tokens))
                 elif isinstance(event, Done):
@@ -121,8 +123,8 @@ class Conversation:
             stream.close()
         self._console.print()
 
-    def _write(self, text: Any) -> None:
-        self._console.print(text, end="", markup=False, soft_wrap=True)
+    def _write(self, text: Any, style: str | None = None) -> None:
+        self._console.print(text, end="", markup=False, soft_wrap=True, style=style)
 
     def _stats(self) -> None:
         if self._last is None:

@@ -324,6 +324,11 @@ def sphinx(form: str, entries: dict[str, str], rest: str) -> str:
     return "\n".join(form.format(name) + " " + text.replace("\n", "\n    ") for name, text in entries.items()) + rest
 
 
+def dashed(form: str, entries: dict[str, str], rest: str) -> str:
+    lines = [f"    {form.format(name)} {text}" for name, text in entries.items()]
+    return "Args:\n" + "\n".join(line.replace("\n", "\n        ") for line in lines) + rest
+
+
 STYLES: dict[str, tuple[Callable[[str, dict[str, str], str], str], str, str]] = {
     **{
         title: (google, title, "\n\nReturns:\n    int: what: it is\n\nNote:\n    mind: this\n")
@@ -345,6 +350,10 @@ STYLES: dict[str, tuple[Callable[[str, dict[str, str], str], str], str, str]] = 
             "\n\nReturns\n-------\nx : int\n    what it is\n\nNotes\n-----\nmind : this\n",
         )
         for title in ("Parameters", "Other Parameters")
+    },
+    **{
+        form: (dashed, form, "\n\nReturns:\n    int: what: it is\n")
+        for form in ("{} -", "{} --", "{} –", "{} —", "{} (int) --", "{} (str, optional) -", "*{} -")
     },
     "sphinx": (sphinx, ":param {}:", "\n:returns: what: it is\n:raises ValueError: never\n"),
     "sphinx typed": (sphinx, ":param int {}:", "\n:return: it\n"),

@@ -241,3 +241,18 @@ def test_a_phrase_that_the_schema_forces_is_an_error_before_start(engine: Engine
     with ForwardClock(engine.model) as clock, pytest.raises(ConstraintError, match="title"):
         ask(engine, Movie, compliance=ComplianceProcessor(["title"], REFUSAL))
     assert clock.forwards == 0
+
+
+CUT_FORMS = [terms.regex("[a-c]{2}-[a-c]{2}-[a-c]{2}"), terms.cfg('start: ("ab" | "cd") "-" ("x" | "y")')]
+
+
+@pytest.mark.parametrize("wanted", CUT_FORMS, ids=["regex", "lark"])
+@pytest.mark.parametrize("tools", [False, True])
+def test_a_document_that_a_stop_string_cut_says_so(engine: Engine, wanted: Any, tools: bool) -> None:
+    tool = {"name": "look", "parameters": {"type": "object", "properties": {}}}
+    more: dict[str, Any] = {"tools": [tool], "tool_choice": "none"} if tools else {}
+    whole = engine.chat("go", response_format=wanted, max_new_tokens=40, seed=1, **more)
+    assert (whole.parsed, "invalid" in whole.notes) == (whole.text, False)
+    cut = engine.chat("go", response_format=wanted, max_new_tokens=40, seed=1, stop_strings=["-"], **more)
+    assert cut.parsed is None
+    assert "cut the document" in cut.notes["invalid"]

@@ -12,7 +12,10 @@ import pytest
 from mmspec_agent.bench.closing import random_engine
 from mmspec_agent.core.errors import ConstraintError
 from mmspec_agent.engine import Engine
+from mmspec_agent.grammar.envelope import prepare
 from mmspec_agent.grammar.families import FAMILIES
+from mmspec_agent.grammar.types import output_type
+from mmspec_agent.grammar.vocabulary import Vocabulary
 from mmspec_agent.reply import Done, Reply, TextPiece, ToolCallPiece
 
 
@@ -76,7 +79,7 @@ def test_the_model_calls_a_tool_or_answers_in_the_format(engine: Engine, form: s
 
 def test_both_ways_are_open_even_where_they_begin_alike(engine: Engine) -> None:
     options: dict[str, Any] = {"response_format": Person, "parallel_tool_calls": False, "temperature": 0.0}
-    called = ask(engine, sequence_bias=bias(engine, '{"name": "tick", "arg'), **options)
+    called = ask(engine, sequence_bias=bias(engine, '{"name": "tick", "arguments": {"n": '), **options)
     assert [call.name for call in called.tool_calls] == ["tick"]
     check_call(called)
     answered = ask(engine, sequence_bias=bias(engine, '{"name": "Anna", "age": 3'), **options)
@@ -159,3 +162,13 @@ def test_a_stream_never_shows_a_repeated_call(engine: Engine) -> None:
         own = [piece for piece in pieces if piece.index == index]
         assert json.loads("".join(piece.arguments for piece in own)) == call.arguments
     assert not [event for event in events if isinstance(event, TextPiece) and event.text.strip()]
+
+
+def test_the_prompt_names_the_answer_that_is_possible(engine: Engine) -> None:
+    for wanted, said, unsaid in ((Person, "the format asked for", "plain text"), (None, "plain text", "format asked")):
+        document = None if wanted is None else output_type(wanted)
+        plan = None if document is None else document.compile(Vocabulary.of(engine.tokenizer))
+        envelope = prepare(engine.tokenizer, [tick], family="json", document=plan)
+        text = str(envelope.messages([{"role": "user", "content": "Hi"}])[0]["content"])
+        assert said in text
+        assert unsaid not in text
