@@ -26,6 +26,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from mmspec_agent.core.cache import user_cache_problem
 from mmspec_agent.core.errors import MMSpecError, OptionError
 from mmspec_agent.core.sampling import Processing
+from mmspec_agent.core.visual.rope_state import rope_state_kept
 from mmspec_agent.core.visual.unread import is_neutral
 
 from .batch import Batch, BatchRules
@@ -34,7 +35,6 @@ from .option_table import CONFIG_NAMES, Way, refuse, unsupported
 from .option_values import check_values, checked_allowed
 from .picture_options import picture_names, pictures_of_batch, refuse_other_media
 from .text_checks import check_strings
-from .vision import rope_state_kept
 
 if TYPE_CHECKING:
     from .engine import Engine

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from mmspec_agent.core.errors import (
     Cancelled,
@@ -24,7 +22,7 @@ from mmspec_agent.core.hf_target import HFTarget
 from mmspec_agent.core.stats import DecodeStats
 from mmspec_agent.core.visual.compress import compressed, target_count
 from mmspec_agent.core.visual.families import KIND_ARGUMENTS, PIXEL_ARGUMENTS, Family, PictureInput
-from mmspec_agent.core.visual.features import PICTURE_FAULTS, Encoder, pictures_of_output
+from mmspec_agent.core.visual.features import PICTURE_FAULTS, Encoder, PictureFeatures, pictures_of_output
 from mmspec_agent.core.visual.memory import ByteStore
 from mmspec_agent.core.visual.placing import Placed, place
 from mmspec_agent.core.visual.segments import SegmentStore
@@ -243,9 +241,8 @@ class Vision:
         """Without what a processor makes for its text alone, such as how many tiles there are: its own call drops that
         too. What its call returns stays, and is refused where nothing reads it."""
         unread = set(found) - set(self.family.reads)
-        if unread:
-            unread -= self._returned(image, found)
-        return {name: value for name, value in found.items() if name not in unread}
+        dropped = unread - self._returned(image, found) if unread else unread
+        return {name: value for name, value in found.items() if name not in dropped}
 
     def _returned(self, image: Any, found: Mapping[str, Any]) -> frozenset[str]:
         """Names of all that the processor returns for a prompt of one picture; those of ``found`` if it takes none."""
@@ -301,7 +298,8 @@ class Vision:
         """
         if self.family.bidirectional and inputs.get("token_type_ids") is None:
             raise PictureInputError(f"{self.family.model_type} needs token_type_ids, as its processor returns them")
-        pictures = self._pictures_in(rows, inputs, position_ids)
+        features: dict[str, PictureFeatures] = {}
+        pictures = self._pictures_in(rows, inputs, position_ids, features)
         if self.family.proven:
             for name in KIND_ARGUMENTS:
                 if inputs.get(name) is not None:
@@ -314,17 +312,22 @@ class Vision:
             if "mm_encoder_outputs" in inputs and self._target.rope_axes > 1 and position_ids is not None:
                 own["position_ids"] = position_ids  # the grids that they came from are gone
             self._look.at_batch(rows[::step], placed[::step], {**own, **inputs})
-        return placed
+        return [tuple(_with_features(one, features) for one in own) for own in placed]
 
     def _pictures_in(
-        self, rows: Sequence[Sequence[int]], inputs: Mapping[str, Any], position_ids: torch.Tensor | None
+        self,
+        rows: Sequence[Sequence[int]],
+        inputs: Mapping[str, Any],
+        position_ids: torch.Tensor | None,
+        features: dict[str, PictureFeatures],
     ) -> list[PictureInput]:
+        """``features``: filled with what the tower gives here, by the pictures' keys."""
         outputs = dict(inputs.get("mm_encoder_outputs") or {})
         image = outputs.pop("image", None)
         refuse_unread(self.family.model_type, outputs)
         rest = {name: value for name, value in inputs.items() if name != "mm_encoder_outputs"}
         if image is None:
-            return self._encoded(rest)
+            return self._encoded(rest, features)
         # transformers ran the tower; what is still here was read by neither it nor us, but for positions and kinds.
         refuse_unread(self.family.model_type, {n: v for n, v in rest.items() if n not in self.family.reads})
         axes = self._target.rope_axes
@@ -339,7 +342,7 @@ class Vision:
                 f"({type(error).__name__}: {error})"
             ) from error
 
-    def _encoded(self, inputs: Mapping[str, Any]) -> list[PictureInput]:
+    def _encoded(self, inputs: Mapping[str, Any], features: dict[str, PictureFeatures]) -> list[PictureInput]:
         """Pictures among pixel arguments, encoded, so that their placeholders are known."""
         try:
             pictures = self.family.split(inputs)
@@ -348,8 +351,11 @@ class Vision:
                 f"the pictures' inputs do not belong together ({type(error).__name__}: {error}); pass them as the "
                 "processor returned them"
             ) from error
+        for one in pictures:
+            if one.key not in features:
+                features[one.key] = self.encoder.encode(one)
         # With their pixels: a look in fp32 runs the tower anew.
-        return [dataclasses.replace(one, count=len(self.encoder.encode(one).rows)) for one in pictures]
+        return [dataclasses.replace(one, count=len(features[one.key].rows)) for one in pictures]
 
     def _slots(self, rows: Sequence[Sequence[int]]) -> int:
         return sum(list(ids).count(self.family.image_token_id) for ids in rows)
@@ -377,16 +383,12 @@ class Vision:
         return placed
 
 
-@contextmanager
-def rope_state_kept(model: PreTrainedModel) -> Iterator[None]:
-    """Leave the M-RoPE offset that Qwen-VL models keep on themselves as it was; ``generate`` writes it."""
-    core = getattr(model, "model", None)
-    before = core.__dict__.get("rope_deltas") if core is not None else None
-    try:
-        yield
-    finally:
-        if core is not None and "rope_deltas" in core.__dict__:
-            core.rope_deltas = before
+def _with_features(placed: Placed, features: Mapping[str, PictureFeatures]) -> Placed:
+    """A picture whose features live as long as its call, whatever the budget of the visual memory."""
+    known = features.get(placed.picture.key)
+    if known is None:
+        return placed
+    return dataclasses.replace(placed, picture=dataclasses.replace(placed.picture, load=lambda: known))
 
 
 def _as_parts(message: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from .features import PICTURE_FAULTS, Encoder, PictureFeatures, as_model_output
 from .memory import ByteStore
 from .picture_input import PictureInput
 from .placing import Placed, visual_inputs
+from .rope_state import rope_state_kept
 
 MAX_DIFFERENCE = 2e-3
 """Largest difference of logits in fp32, in standard deviations of a row of logits, at any position."""
@@ -157,7 +157,7 @@ def _in(target: HFTarget, picture: PictureInput) -> PictureInput:
 
 def _theirs(target: HFTarget, inputs: Mapping[str, Any]) -> torch.Tensor:
     """[rows, n, V] logits of the model's own call."""
-    with _rope_state_kept(target.model):
+    with rope_state_kept(target.model):
         moved = {name: _moved(value, target) for name, value in inputs.items()}
         logits: torch.Tensor = target.model(**moved, use_cache=False, return_dict=True).logits
     return logits.float()
@@ -176,17 +176,6 @@ def _noise(target: HFTarget, inputs: Mapping[str, Any], theirs: torch.Tensor) ->
     longer.pop("position_ids", None)
     again = _theirs(target, longer)[:, : ids.shape[1]]
     return _error(again[0], theirs[0])
-
-
-@contextmanager
-def _rope_state_kept(model: PreTrainedModel) -> Iterator[None]:
-    core = getattr(model, "model", None)
-    before = getattr(core, "rope_deltas", None)
-    try:
-        yield
-    finally:
-        if core is not None and hasattr(core, "rope_deltas"):
-            core.rope_deltas = before
 
 
 def _joined(parts: Sequence[Any]) -> dict[str, Any]:

@@ -170,3 +170,17 @@ def test_a_model_that_is_not_served_says_why(path: str) -> None:
     with pytest.raises(UnsupportedModel, match="names no placeholder token"):
         generate(engine, path, **asked.generate)
     assert len(generate(engine, path, input_ids=torch.tensor([[5, 6]]))) == 1
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+@pytest.mark.parametrize("model_type", [None, "newcomer"])
+def test_features_live_as_long_as_their_call_whatever_is_kept(family: str, model_type: str | None) -> None:
+    """The tower runs once a picture; a look at a family that no test covers has a tower of its own."""
+    for budget in (0, "1MiB"):
+        model, asked = tiny_vlm(family), prompt(family, 2, 0).generate
+        model.config.model_type = model_type or model.config.model_type
+        engine = Engine(model, visual_budget=budget)
+        for times in (1, 2):
+            engine.generate(**asked, do_sample=False, max_new_tokens=3)
+            assert engine.vision.encoder.passes == 2 * (times if budget == 0 else 1)
+        assert engine.vision.memory.bytes == 0 or budget
