@@ -40,7 +40,7 @@ def narrowed(at: Position, mask: TokenMask) -> TokenMask:
     if at.spelled is None or len(at.spelled) < at.remaining:
         tried, candidates = mask.words & ~words, _Candidates(at)
         if at.scan.name in (STRING, KEY_NAME) and at.plan.reading(at.text).plain:
-            if _plain_fits(at):
+            if (tried & vocabulary.inside_string).any() and _plain_fits(at):
                 words = words | (tried & vocabulary.inside_string)
             tried = (tried & ~vocabulary.inside_string) | (tried & candidates.towards_the_end())
         words = words | TokenMask.of(list(candidates.fitting(tried)), vocabulary.size).words
@@ -55,7 +55,15 @@ def _plain_fits(at: Position) -> bool:
     reading, room = at.plan.reading(at.text), at.remaining - 1
     if at.spelled is not None and reading.dearest is None:
         return len(at.spelled) <= room
-    return at.plan.vocabulary.spelled_length(reading.longest) + SPARE <= room
+    if at.plan.vocabulary.spelled_length(reading.longest) + SPARE > room:
+        return False
+    return any(_is_legal(at, way) for way in dict.fromkeys((reading.tail, reading.longest)) if way is not None)
+
+
+def _is_legal(at: Position, way: bytes) -> bool:
+    """Whether the engine takes ``way`` for one to the end."""
+    tokens = [*at.plan.vocabulary.tokenize(way), at.plan.vocabulary.eos_ids[0]]
+    return bool(at.matcher.validate_tokens(tokens) == len(tokens))
 
 
 class _Candidates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from .numbers import NumberRange
 
 _STARTS: Final = (*"0123456789", *(f"-{digit}" for digit in "1234567890"))
+_PLAIN: Final = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?)?")
 _MORE_DIGITS: Final = 40
 
 
@@ -21,6 +23,8 @@ def by_steps(numbers: NumberRange, begun: str) -> str | None:
 
 
 def _options(numbers: NumberRange, begun: str) -> Iterator[str]:
+    if not _PLAIN.fullmatch(begun):
+        return  # an exponent: no number with a step is written so
     if numbers.admits(begun):
         yield ""
     body = begun.lstrip("-")

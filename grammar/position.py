@@ -138,9 +138,17 @@ class Position:
         return _FAR if tail is None else self.plan.vocabulary.spelled_length(tail)
 
     def completed(self) -> tuple[int, ...] | None:
-        """A short completion from here as tokens, spelled out as the masks allow; None if none is found."""
-        plan, limit = self.plan, max(self.remaining, 0) + 64
-        return completion(plan.vocabulary, plan.shape, self.text, self.matcher, plan.mask_of, limit)
+        """A short completion from here as tokens, spelled out as the masks allow; None if none is found.
+
+        One that fits is looked for first, just as before the token that led here was let through: a search that
+        may go further can find a longer one first.
+        """
+        plan, room = self.plan, max(self.remaining, 0)
+        for limit in (room, room + 64):
+            found = completion(plan.vocabulary, plan.shape, self.text, self.matcher, plan.mask_of, limit)
+            if found is not None:
+                return found
+        return None
 
     @property
     def witness(self) -> tuple[int, ...]:

@@ -27,13 +27,16 @@ class String:
             return FAILED
         close = closing_quote(data, at + 1)
         if close is not None:
-            fits = self.pattern is not None or self._fits(data[at + 1 : close])
-            return Reading(close + 1, b"" if close + 1 == len(data) else None) if fits else FAILED
+            if not self._fits(data[at + 1 : close]):
+                return FAILED
+            return Reading(close + 1, b"" if close + 1 == len(data) else None)
         return self._finish(data[at + 1 :], b"")
 
     def _fits(self, content: bytes) -> bool:
         count = _length(content)
-        return count >= self.least and (self.most is None or count <= self.most)
+        if count < self.least or (self.most is not None and count > self.most):
+            return False
+        return self.pattern is None or self.pattern.matches(decoded(content))
 
     def _finish(self, content: bytes, before: bytes) -> Reading:
         mend = mended(content)
@@ -44,7 +47,7 @@ class String:
         need = max(0, self.least - count)
         if self.pattern is None:
             return Reading(None, before + mend + b"a" * need + b'"', None, not before)
-        more = self.pattern.finish(decoded(content), need)
+        more = self.pattern.finish(decoded(content), need, None if self.most is None else self.most - count)
         return FAILED if more is None else Reading(None, before + mend + quoted(more)[1:])
 
 
@@ -62,7 +65,8 @@ class Number:
         while end < len(data) and data[end] in b"0123456789.eE+-":
             end += 1
         if end < len(data):
-            return Reading(end, None) if end > at else FAILED
+            fits = end > at and self.range.admits(data[at:end].decode())
+            return Reading(end, None) if fits else FAILED
         more = self.range.finish(data[at:].decode())
         if more is None:
             return FAILED
@@ -80,11 +84,11 @@ class Anything:
         if state.name == END:
             end = _json_end(data, at)
             return Reading(end, b"" if end == len(data) else None)
-        tail = self._close(state)
+        tail = self._close(state, data[at:])
         plain = state.name in (STRING, KEY_NAME) and state.piece[:1] == b'"'
         return Reading(len(data) if tail == b"" else None, tail, None, plain)
 
-    def _close(self, state: JsonState) -> bytes | None:
+    def _close(self, state: JsonState, written: bytes) -> bytes | None:
         """What finishes a value from its state; None for text that begins no value."""
         closers = b""
         frame = state.frame
@@ -92,20 +96,25 @@ class Anything:
             closers += b"}" if frame.is_object else b"]"
             frame = frame.parent
         name, colon = state.name, self.separators[1]
-        if name == KEY_NAME:
-            begun = state.piece[:1] == b'"'
-            text = mended(state.piece[1:]) + b'"' if begun else b'"a"'
-            return text + colon + b"0" + closers
-        if name == STRING:
-            return mended(state.piece[1:]) + b'"' + closers
+        if name in (KEY_NAME, STRING) and state.piece[:1] == b'"':
+            value = colon + b"0" if name == KEY_NAME else b""
+            return mended(state.piece[1:]) + b'"' + value + closers
         if name == NUMBER:
             return (NumberRange().finish(state.piece.decode()) or "").encode() + closers
         if name == LITERAL:
             word = next((w for w in (b"true", b"false", b"null") if w.startswith(state.piece)), None)
             return None if word is None else word[len(state.piece) :] + closers
-        return {COLON: colon + b"0", VALUE_START: b"0", START: b"0", ARRAY: b"", OBJECT: b"", COMMA: b""}[
-            name
-        ] + closers
+        if name in (KEY_NAME, VALUE_START):  # behind a separator, or a part of one
+            return self._rest_of_separator(written) + (b'"a"' + colon + b"0" if name == KEY_NAME else b"0") + closers
+        return {COLON: colon + b"0", START: b"0", ARRAY: b"", OBJECT: b"", COMMA: b""}[name] + closers
+
+    def _rest_of_separator(self, written: bytes) -> bytes:
+        """What is missing of the separator that ``written`` ends with."""
+        for separator in self.separators:
+            for end in range(1, len(separator) + 1):
+                if written.endswith(separator[:end]):
+                    return separator[end:]
+        return b""
 
 
 def closing_quote(data: bytes, at: int) -> int | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mmspec_agent.bench.wild_schemas import wild_schema
 from mmspec_agent.core.errors import MMSpecError
 from mmspec_agent.grammar import closing
+from mmspec_agent.grammar.constraint import GrammarCursor
 from mmspec_agent.grammar.envelope import prepare
 from mmspec_agent.grammar.families import FAMILIES
 from mmspec_agent.grammar.plans import json_plan
@@ -76,6 +78,55 @@ def test_unions_whose_required_names_differ_close(schema: Any, vocabularies: lis
 
 def test_random_schemas_close(vocabularies: list[Vocabulary]) -> None:
     walk_schemas(vocabularies, seed=0, schemas=12, walks=2)
+
+
+LETTERS = {"type": "string", "pattern": "^[a-f]+$"}
+RULED_OUT: list[Any] = [
+    # A value that has ended rules out the branch that needs less behind it.
+    {"anyOf": [an_object({"a": little}, ["a"], False), an_object({"a": much, "b": STRING}, ["a", "b"], False)]}
+    for little, much in [
+        ({"type": "integer", "maximum": 50}, {"type": "integer"}),
+        ({"type": "number", "minimum": -1.5, "maximum": 2.5}, {"type": "number"}),
+        ({"type": "integer", "multipleOf": 7}, {"type": "number"}),
+        (LETTERS, STRING),
+        ({**LETTERS, "maxLength": 3}, LETTERS),
+        ({"type": "string", "minLength": 4}, STRING),
+        ({"enum": ["a", 1, 20]}, {"type": ["string", "number"]}),
+        ({"type": "array", "maxItems": 1}, {"type": "array"}),
+        ({"type": "array", "items": {"type": "integer", "minimum": 0}}, {}),
+    ]
+]  # fmt: skip
+FREE: list[Any] = [
+    {},
+    {"type": "array"},
+    an_object({}, ["value"], True),
+    {"anyOf": [{"multipleOf": 10}, {"type": "number"}]},
+]
+
+
+@pytest.mark.parametrize("separators", ["spaced", "compact"])
+@pytest.mark.parametrize("schema", [*RULED_OUT, *FREE])
+def test_the_way_to_the_end_is_legal_everywhere(schema: Any, separators: Any, vocabularies: list[Vocabulary]) -> None:
+    draw = random.Random(11)
+    for vocabulary in vocabularies:
+        likes = tastes(vocabulary)
+        plan = json_plan(vocabulary, schema, close_objects=False, separators=separators)
+        for chooser in ("uniform", "brief"):
+            ends_are_legal(plan.open(plan.minimum_tokens + 30), likes[chooser], draw.getrandbits(31))
+
+
+def ends_are_legal(cursor: GrammarCursor, taste: Any, seed: int) -> None:
+    """A random walk after each token of which the engine takes what the shape says for a way to the end."""
+    plan, rng = cursor.plan, np.random.default_rng(seed)
+    while not cursor.done and cursor.remaining:
+        tail = plan.tail(cursor.text)
+        assert tail is not None, cursor.text
+        way = [*plan.vocabulary.tokenize(tail), plan.vocabulary.eos_ids[0]]
+        if not (cursor.is_complete and tail == b""):
+            assert cursor._at.matcher.validate_tokens(way) == len(way), (cursor.text, tail)
+        legal = cursor.mask().tokens()
+        cursor.advance(int(legal[np.argmax(rng.gumbel(size=len(legal)) + taste[legal])]))
+    assert cursor.is_complete, cursor.text
 
 
 @pytest.mark.slow

@@ -130,3 +130,24 @@ def test_what_has_no_decimal_digits_is_an_error() -> None:
     with pytest.raises(Unwritable):
         terminal(NumberRange(multiples=(Fraction(7, 10),)).texts, False)
     assert decimal(0.1) == Fraction(1, 10)
+
+
+BEGUN = ["", "-", "0", "-0", "1", "-1", "12", "1.", "-0.", "1.5", "1e", "1E", "1e+", "-1E-", "1.5e", "1e5", "1E-07"]
+
+
+@pytest.mark.parametrize("step", [None, "1", "10", "0.25", "3"])
+@pytest.mark.parametrize("integer", [True, False])
+@pytest.mark.parametrize("bounds", [(None, None), ("-3", "500")])
+def test_every_beginning_of_a_number_is_finished_or_none_is(
+    step: str | None, integer: bool, bounds: tuple[str | None, str | None]
+) -> None:
+    low, high = (None if bound is None else Fraction(bound) for bound in bounds)
+    numbers = NumberRange(integer, low, high, multiples=() if step is None else (Fraction(step),))
+    written = accepting(f"start: NUMBER\nNUMBER: {terminal(numbers.texts, False)}\n")
+    for begun in BEGUN:
+        more = numbers.finish(begun)
+        if more is not None:
+            assert numbers.admits(begun + more), (begun, more)
+            assert written(begun + more), (begun, more)
+        for ending in ("", "0", "5", "00", ".0", ".25"):
+            assert more is not None or not written(begun + ending), (begun, ending)
