@@ -45,9 +45,9 @@ _SUSPICION, _MAYBE_ROUNDING = 1e-4, 0.05
 _COPIED_WEIGHTS = 400_000_000
 """A model of at most this many weights in low precision is tried in float32 where the difference may be rounding."""
 
-_COARSE_ROUNDING = 0.75
-"""Differences in low precision up to this, in standard deviations, may be rounding: over tens of thousands of logits
-behind dozens of layers the largest is several times the usual one."""
+_USUAL_ROUNDING, _COARSE_ROUNDING = 0.35, 0.75
+"""Differences in low precision, in standard deviations, that are rounding, and those that may be: over tens of thousands
+of logits behind dozens of layers the largest is several times the usual one."""
 
 _SHORT = (8,)
 _LONG = (8, 30, 70, 300)
@@ -167,7 +167,7 @@ def _decided(target: HFTarget, lengths: Sequence[int]) -> Finding | None:
 
 def _decided_in_low_precision(target: HFTarget, lengths: Sequence[int]) -> Finding | None:
     """``_look`` in float16 or bfloat16; in a float32 copy where a difference may be rounding and memory allows."""
-    found = _look(target, lengths, tolerance(target.dtype))
+    found = _look(target, lengths, _USUAL_ROUNDING)
     if found is None or found.gap > _COARSE_ROUNDING:
         return found
     if _weights(target) > _COPIED_WEIGHTS:
