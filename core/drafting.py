@@ -25,7 +25,8 @@ def checked(tree: Any, vocab_size: int) -> DraftTree:
     if not isinstance(tree, DraftTree):
         raise TypeError(f"propose returned a {type(tree).__name__}; accepted is a DraftTree")
     for token in tree.tokens:
-        if not isinstance(token, SupportsIndex) or not 0 <= int(token) < vocab_size:
+        # The usual type first: a look at a protocol takes longer than all else here.
+        if not (type(token) is int or isinstance(token, SupportsIndex)) or not 0 <= int(token) < vocab_size:
             raise ValueError(f"propose returned the token {token!r}; accepted are ids from 0 to {vocab_size - 1}")
     for score in tree.scores:
         if math.isnan(score):

@@ -40,16 +40,19 @@ class String:
 
     def _finish(self, content: bytes, before: bytes) -> Reading:
         mend = mended(content)
-        content += mend
-        count = _length(content)
+        text = decoded(content + mend)
+        count = len(text)
         if self.most is not None and count > self.most:
             return FAILED
         need = max(0, self.least - count)
         if self.pattern is None:
             return Reading(None, before + mend + b"a" * need + b'"', None, not before)
-        more = self.pattern.finish(decoded(content), need, None if self.most is None else self.most - count)
+        more = self.pattern.finish(text, need, None if self.most is None else self.most - count)
         return FAILED if more is None else Reading(None, before + mend + quoted(more)[1:])
 
+
+_LENIENT: Final = json.JSONDecoder(strict=False)
+"""Made once: a mask near the end of a budget reads dozens of texts."""
 
 _NUMBER_STARTS: Final = frozenset(bytes([byte]) for byte in b"-0123456789")
 
@@ -154,7 +157,7 @@ def decoded(content: bytes) -> str:
     if "\\" not in text:
         return text
     try:
-        return str(json.loads(f'"{text}"', strict=False))
+        return str(_LENIENT.decode(f'"{text}"'))
     except ValueError:
         return text
 
