@@ -46,8 +46,8 @@ _COPIED_WEIGHTS = 400_000_000
 """A model of at most this many weights in low precision is tried in float32 where the difference may be rounding."""
 
 _USUAL_ROUNDING, _COARSE_ROUNDING = 0.35, 0.75
-"""Differences in low precision, in standard deviations, that are rounding, and those that may be: over tens of thousands
-of logits behind dozens of layers the largest is several times the usual one."""
+"""Differences in low precision, in standard deviations, that are rounding, and those that may be: over tens of
+thousands of logits behind dozens of layers the largest is several times the usual one."""
 
 _SHORT = (8,)
 _LONG = (8, 30, 70, 300)
