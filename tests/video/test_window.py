@@ -342,10 +342,12 @@ def test_500_frames_take_flat_memory_and_work(monkeypatch: pytest.MonkeyPatch) -
     pairs = 0
     forward = HFTarget.forward
 
-    def counted(self: HFTarget, tokens: Sequence[int], rows: Any, positions: Any, arena: Any, *rest: Any) -> Any:
+    def counted(
+        self: HFTarget, tokens: Sequence[int], rows: Any, positions: Any, arena: Any, *rest: Any, **more: Any
+    ) -> Any:
         nonlocal pairs
         pairs += len(tokens) * (arena.length + len(tokens))
-        return forward(self, tokens, rows, positions, arena, *rest)
+        return forward(self, tokens, rows, positions, arena, *rest, **more)
 
     monkeypatch.setattr(HFTarget, "forward", counted)
     work: list[int] = []
