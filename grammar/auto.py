@@ -13,6 +13,7 @@ from mmspec_agent.core.constraint import TokenMask, Veto, Words
 from mmspec_agent.core.errors import ConstraintError
 
 from .constraint import GrammarCursor, GrammarPlan
+from .forced import forced_steps
 from .vocabulary import Vocabulary
 
 TEXT: Final = "TEXT"
@@ -161,21 +162,7 @@ class AutoCursor:
         return found < 0 or self._begun(text[found + len(self.plan.trigger) :], self.remaining - 1) is not None
 
     def forced_run(self, limit: int) -> list[int]:
-        if self._inner is not None:
-            return self._inner.forced_run(limit)
-        run: list[int] = []
-        here = self
-        while len(run) < limit and not here.done:
-            if here._inner is not None:
-                return [*run, *here._inner.forced_run(limit - len(run))]
-            mask = here.mask()
-            single = None if mask is None else mask.single()
-            if single is None:
-                break
-            here = here.fork() if here is self else here
-            run.append(single)
-            here.advance(single)
-        return run
+        return forced_steps(self, limit, lambda here: here._inner, lambda here, _: here.done)
 
 
 def everything(size: int) -> Words:

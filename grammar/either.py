@@ -10,6 +10,7 @@ from mmspec_agent.core.constraint import TokenMask, Veto
 from mmspec_agent.core.errors import ConstraintError
 
 from .constraint import GrammarCursor, GrammarPlan
+from .forced import forced_steps
 
 
 @dataclass(frozen=True)
@@ -103,15 +104,6 @@ class EitherCursor:
         return self._mask
 
     def forced_run(self, limit: int) -> list[int]:
-        run: list[int] = []
-        here = self
-        while len(run) < limit and not here.done:
-            if len(here.alive) == 1:
-                return [*run, *here.alive[0].forced_run(limit - len(run))]
-            single = here.mask().single()
-            if single is None:
-                break
-            here = here.fork() if here is self else here
-            run.append(single)
-            here.advance(single)
-        return run
+        return forced_steps(
+            self, limit, lambda here: here.alive[0] if len(here.alive) == 1 else None, lambda here, _: here.done
+        )

@@ -12,6 +12,7 @@ from mmspec_agent.core.errors import ConstraintError
 
 from .auto import everything
 from .constraint import GrammarCursor
+from .forced import forced_steps
 from .sections import Section
 from .vocabulary import Vocabulary
 
@@ -251,21 +252,9 @@ class ReasonedCursor:
         return next((k for k in lengths if self._tail.endswith(closer[:k])), 0)
 
     def forced_run(self, limit: int) -> list[int]:
-        if self._phase == _ANSWER and self._answer is not None:
-            return list(self._answer.forced_run(limit))
-        run: list[int] = []
-        here = self
-        while len(run) < limit and not here.done:
-            if here._phase == _ANSWER and here._answer is not None:
-                return [*run, *here._answer.forced_run(limit - len(run))]
-            mask = here.mask()
-            single = None if mask is None else mask.single()
-            if single is None:
-                break
-            here = here.fork() if here is self else here
-            run.append(single)
-            here.advance(single)
-        return run
+        return forced_steps(
+            self, limit, lambda here: here._answer if here._phase == _ANSWER else None, lambda here, _: here.done
+        )
 
 
 def _allows(mask: TokenMask | None, token: int) -> bool:

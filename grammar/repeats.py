@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from mmspec_agent.core.constraint import Constraint, ConstraintPlan, TokenMask, Veto
 
+from .forced import forced_steps
 from .reading import CallReader, ToolCall, read_reply
 from .vocabulary import Vocabulary
 
@@ -122,14 +123,5 @@ class UnrepeatedCursor:
         return TokenMask.of(self.grammar.witness[:1], vocabulary.size)
 
     def forced_run(self, limit: int) -> list[int]:
-        run: list[int] = []
-        here = self
-        while len(run) < limit and not (run and run[-1] in self.plan.vocabulary.eos_ids):
-            mask = here.mask()
-            single = None if mask is None else mask.single()
-            if single is None:
-                break
-            here = here.fork() if here is self else here
-            run.append(single)
-            here.advance(single)
-        return run
+        ends = self.plan.vocabulary.eos_ids
+        return forced_steps(self, limit, lambda _: None, lambda _, run: bool(run) and run[-1] in ends)
