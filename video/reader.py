@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from .cancel import Cancel
 from .frame import Order, StreamInfo
 
 
-class Reader:
+class Reader(ABC):
     """One connection to one source; subclasses fill ``open``, ``advance``, ``picture`` and ``close``.
 
     ``order``: of its pictures. ``has_times``: its times are the stream's own and can be trusted. ``discontinuity``:
@@ -37,17 +38,17 @@ class Reader:
         self.notes: list[str] = []
         self.remarks: list[str] = []
 
+    @abstractmethod
     def open(self) -> StreamInfo:
         """Connect; a ``SourceError`` where that fails."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self) -> bool:
         """Go to the next picture; False for a failed read, which may be followed by good ones."""
-        raise NotImplementedError
 
+    @abstractmethod
     def picture(self) -> Any:
         """The current picture, not overwritten by later ones; None where decoding it failed."""
-        raise NotImplementedError
 
     def cancel(self) -> None:
         """Called by other threads: whatever is being read or waited for ends as soon as it can."""
