@@ -54,7 +54,7 @@ class Reader(ABC):
         """Called by other threads: whatever is being read or waited for ends as soon as it can."""
         self.cancelled.set()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (most readers hold nothing that has to be freed)
         """Free the device; called by the thread that reads, never beside a read; harmless when repeated."""
 
     def take_notes(self) -> list[str]:
